@@ -1,0 +1,1 @@
+"""Turns records into findings; owns the checks that make their own evidence."""

@@ -161,7 +161,9 @@ def decode_json(raw: bytes) -> Batch:
         columns[name] = value
     for name in required_columns(envelope.kind):
         column = columns.get(name)
-        if envelope.rows and (column is None or (isinstance(column, list) and any(v is None for v in column))):
+        if envelope.rows and (
+            column is None or (isinstance(column, list) and any(v is None for v in column))
+        ):
             raise BadRecord(f"batch of {envelope.kind}: required column {name} is missing or null")
     return Batch(
         envelope.kind,
@@ -200,7 +202,8 @@ def from_records(records: Sequence[Record], seq: int = 0) -> Batch:
             continue
         same = not _is_list(annotation) and all(v == values[0] for v in values)
         columns[name] = values[0] if same else values
-    return Batch(first.KIND, first.VERSION, *header, seq, len(records), columns)
+    cluster, host, boot_id = header
+    return Batch(first.KIND, first.VERSION, cluster, host, boot_id, seq, len(records), columns)
 
 
 def _wire(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Decides holds and releases, acts on schedulers, keeps the ledger."""
