@@ -8,11 +8,11 @@ from typing import Protocol
 from passmuster.records import Record
 
 
-class Absent(Exception):  # noqa: N818  # an outcome, not a fault
+class Absent(Exception):  # an outcome, not a fault
     """There is nothing to read here on this host; quiet. The message says what is not there."""
 
 
-class Failed(Exception):  # noqa: N818  # as above
+class Failed(Exception):  # as above
     """It is there and reading broke; loud. The message says what, where and what to do."""
 
 

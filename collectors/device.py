@@ -22,11 +22,11 @@ class Tier(StrEnum):
     SLOW = "slow"  # every 60 s: what costs more or seldom changes
 
 
-class LibraryAbsent(Exception):  # noqa: N818  # an outcome, not a fault
+class LibraryAbsent(Exception):  # an outcome, not a fault
     """The vendor's library or binding is not on this host. Quiet when no such device is on PCI."""
 
 
-class LibraryBroken(Exception):  # noqa: N818  # as above
+class LibraryBroken(Exception):  # as above
     """The library is there and does not work. The message says which one, what it answered, what to do."""
 
 

@@ -155,15 +155,11 @@ def decode_json(raw: bytes) -> Batch:
         if value is None:
             continue
         if isinstance(value, list) and len(value) != envelope.rows:
-            raise BadRecord(
-                f"batch of {envelope.kind}: column {name} has {len(value)} values for {envelope.rows} rows"
-            )
+            raise BadRecord(f"batch of {envelope.kind}: column {name} has {len(value)} values for {envelope.rows} rows")
         columns[name] = value
     for name in required_columns(envelope.kind):
         column = columns.get(name)
-        if envelope.rows and (
-            column is None or (isinstance(column, list) and any(v is None for v in column))
-        ):
+        if envelope.rows and (column is None or (isinstance(column, list) and any(v is None for v in column))):
             raise BadRecord(f"batch of {envelope.kind}: required column {name} is missing or null")
     return Batch(
         envelope.kind,

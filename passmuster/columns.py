@@ -66,11 +66,7 @@ class Columns:
         """Return the mask of rows that have a value, shape (rows,)."""
         if name not in self._valid:
             column = self._columns.get(name)
-            mask = (
-                np.zeros(self.rows, bool)
-                if column is None
-                else np.array([v is not None for v in column], bool)
-            )
+            mask = np.zeros(self.rows, bool) if column is None else np.array([v is not None for v in column], bool)
             self._valid[name] = mask
         return self._valid[name]
 

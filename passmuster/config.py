@@ -56,21 +56,15 @@ class Agent(Section, frozen=True, kw_only=True):
     ship_seconds: Annotated[
         Seconds, Meta(description="readings leave the host this often; faults and findings at once")
     ] = 30.0
-    ring_seconds: Annotated[
-        Seconds, Meta(description="fast samples kept in memory and shipped with a fault")
-    ] = 600.0
+    ring_seconds: Annotated[Seconds, Meta(description="fast samples kept in memory and shipped with a fault")] = 600.0
     call_deadline_seconds: Annotated[
         Seconds, Meta(description="a vendor library that stays silent longer than this is hung")
     ] = 5.0
-    open_deadline_seconds: Annotated[
-        Seconds, Meta(description="the same for loading and initialising the library")
-    ] = 30.0
-    nvidia: Annotated[
-        str, Meta(pattern="^(auto|on|off)$", description="NVIDIA collector: auto looks at PCI")
-    ] = "auto"
-    amd: Annotated[str, Meta(pattern="^(auto|on|off)$", description="AMD collector: auto looks at PCI")] = (
-        "auto"
+    open_deadline_seconds: Annotated[Seconds, Meta(description="the same for loading and initialising the library")] = (
+        30.0
     )
+    nvidia: Annotated[str, Meta(pattern="^(auto|on|off)$", description="NVIDIA collector: auto looks at PCI")] = "auto"
+    amd: Annotated[str, Meta(pattern="^(auto|on|off)$", description="AMD collector: auto looks at PCI")] = "auto"
     kernel_log: Annotated[bool, Meta(description="read the kernel log")] = True
     kernel_log_path: Annotated[PathText, Meta(description="kernel log device")] = "/dev/kmsg"
     kernel_log_trust_user_space: Annotated[
@@ -81,12 +75,11 @@ class Agent(Section, frozen=True, kw_only=True):
     expect_gpus: Annotated[
         int, Meta(ge=-1, le=4096, description="GPUs that this host must have; -1 takes what PCI shows")
     ] = -1
-    services: Annotated[
-        tuple[str, ...], Meta(max_length=64, description="systemd units whose state is recorded")
-    ] = ("nvidia-fabricmanager", "nvidia-persistenced")
-    run_dir: Annotated[PathText, Meta(description="folder of verdict.json and its one-line twin")] = (
-        "/run/passmuster"
+    services: Annotated[tuple[str, ...], Meta(max_length=64, description="systemd units whose state is recorded")] = (
+        "nvidia-fabricmanager",
+        "nvidia-persistenced",
     )
+    run_dir: Annotated[PathText, Meta(description="folder of verdict.json and its one-line twin")] = "/run/passmuster"
     verdict_valid_seconds: Annotated[Seconds, Meta(description="a verdict older than this is stale")] = 180.0
     boot_grace_seconds: Annotated[
         Seconds, Meta(description="after boot, what is still coming up is unknown, not bad")
@@ -97,36 +90,32 @@ class Spool(Section, frozen=True, kw_only=True):
     """The on-disk spool before the bus."""
 
     dir: Annotated[PathText, Meta(description="folder of the spool")] = "/var/lib/passmuster/spool"
-    max_bytes: Annotated[
-        Positive, Meta(description="the oldest low-value batches go first when it is full")
-    ] = 1_073_741_824
-    max_age_seconds: Annotated[
-        Seconds, Meta(description="unsent batches older than this are dropped and counted")
-    ] = 604_800.0
-    keep_acknowledged_seconds: Annotated[
-        Seconds, Meta(description="sent segments stay this long for a resend")
-    ] = 3_600.0
-    segment_bytes: Annotated[Positive, Meta(description="size at which a new segment file begins")] = (
-        8_388_608
+    max_bytes: Annotated[Positive, Meta(description="the oldest low-value batches go first when it is full")] = (
+        1_073_741_824
     )
+    max_age_seconds: Annotated[Seconds, Meta(description="unsent batches older than this are dropped and counted")] = (
+        604_800.0
+    )
+    keep_acknowledged_seconds: Annotated[Seconds, Meta(description="sent segments stay this long for a resend")] = (
+        3_600.0
+    )
+    segment_bytes: Annotated[Positive, Meta(description="size at which a new segment file begins")] = 8_388_608
 
 
 class Exporter(Section, frozen=True, kw_only=True):
     """The Prometheus exporter of the agent."""
 
     enabled: Annotated[bool, Meta(description="serve /metrics")] = True
-    address: Annotated[
-        str, Meta(max_length=256, description="address to bind; loopback unless you mean otherwise")
-    ] = "127.0.0.1"
+    address: Annotated[str, Meta(max_length=256, description="address to bind; loopback unless you mean otherwise")] = (
+        "127.0.0.1"
+    )
     port: Annotated[Port, Meta(description="port")] = 9465
 
 
 class Store(Section, frozen=True, kw_only=True):
     """The embedded store."""
 
-    dir: Annotated[PathText, Meta(description="folder of the embedded store; one process owns it")] = (
-        "var/store"
-    )
+    dir: Annotated[PathText, Meta(description="folder of the embedded store; one process owns it")] = "var/store"
     query_seconds: Annotated[Seconds, Meta(description="a query that runs longer is stopped")] = 10.0
     query_memory_bytes: Annotated[Positive, Meta(description="a query that needs more memory is stopped")] = (
         1_073_741_824
@@ -152,39 +141,31 @@ class DetectorModes(Section, frozen=True, kw_only=True):
 class Quarantine(Section, frozen=True, kw_only=True):
     """Holds and brakes."""
 
-    act: Annotated[
-        bool, Meta(description="false is dry-run: holds are proposals, no scheduler is touched")
-    ] = False
+    act: Annotated[bool, Meta(description="false is dry-run: holds are proposals, no scheduler is touched")] = False
     ledger: Annotated[PathText, Meta(description="SQLite file of the ledger")] = "var/ledger.sqlite"
     max_held_share: Annotated[
         Share, Meta(description="brake: share of the reporting hosts of one device class that may be held")
     ] = 0.10
     max_held_hosts: Annotated[Positive, Meta(description="brake: hosts held at once in one pool")] = 50
     max_held_per_rack: Annotated[Positive, Meta(description="brake: hosts held at once in one rack")] = 2
-    max_held_per_hour: Annotated[
-        Positive, Meta(description="brake: new holds within an hour in one pool")
-    ] = 10
+    max_held_per_hour: Annotated[Positive, Meta(description="brake: new holds within an hour in one pool")] = 10
     max_same_cause_per_hour: Annotated[
         Positive, Meta(description="brake: new holds of one cause within an hour; more is common mode")
     ] = 5
     hold_hours: Annotated[
         Seconds,
-        Meta(
-            description="a hold goes to a person's queue after this many hours; it never lapses into service"
-        ),
+        Meta(description="a hold goes to a person's queue after this many hours; it never lapses into service"),
     ] = 72.0
 
 
 class Dash(Section, frozen=True, kw_only=True):
     """`muster up`: pages, API and /metrics on one port."""
 
-    address: Annotated[
-        str, Meta(max_length=256, description="address to bind; loopback unless you mean otherwise")
-    ] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="port")] = 8765
-    data_dir: Annotated[PathText, Meta(description="folder of store, ledger and spool of `muster up`")] = (
-        "var"
+    address: Annotated[str, Meta(max_length=256, description="address to bind; loopback unless you mean otherwise")] = (
+        "127.0.0.1"
     )
+    port: Annotated[Port, Meta(description="port")] = 8765
+    data_dir: Annotated[PathText, Meta(description="folder of store, ledger and spool of `muster up`")] = "var"
     ingest_seconds: Annotated[Seconds, Meta(description="batches are written to the store this often")] = 2.0
 
 
@@ -239,9 +220,7 @@ def _overrides(data: dict[str, Any], environ: Mapping[str, str]) -> None:
             continue
         section, _, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
         if section not in Config.__struct_fields__:
-            raise ConfigError(
-                f"environment variable {variable}: {_unknown(section, Config.__struct_fields__)}"
-            )
+            raise ConfigError(f"environment variable {variable}: {_unknown(section, Config.__struct_fields__)}")
         hints = get_type_hints(type(getattr(Config(), section)), include_extras=True)
         if key not in hints:
             raise ConfigError(f"environment variable {variable}: {_unknown(key, tuple(hints))}")
@@ -288,16 +267,10 @@ def _check(config: Config, where: str) -> None:
     """Refuse what each key allows and the whole does not."""
     agent, detectors = config.agent, config.detectors
     if not agent.fast_seconds <= agent.middle_seconds <= agent.slow_seconds:
-        raise ConfigError(
-            f"{where}: agent.fast_seconds <= agent.middle_seconds <= agent.slow_seconds must hold"
-        )
+        raise ConfigError(f"{where}: agent.fast_seconds <= agent.middle_seconds <= agent.slow_seconds must hold")
     for key, mode in detectors.modes.items():
         if mode not in ("off", "store", "shadow", "act"):
-            raise ConfigError(
-                f"{where}: detectors.modes.{key} is {mode!r}; it must be off, store, shadow or act"
-            )
+            raise ConfigError(f"{where}: detectors.modes.{key} is {mode!r}; it must be off, store, shadow or act")
     acts = detectors.default_mode == "act" or "act" in detectors.modes.values()
     if acts and not detectors.promoted_by:
-        raise ConfigError(
-            f"{where}: a mode is 'act', so detectors.promoted_by must name the person who promoted it"
-        )
+        raise ConfigError(f"{where}: a mode is 'act', so detectors.promoted_by must name the person who promoted it")
