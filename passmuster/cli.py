@@ -21,6 +21,7 @@ COMMANDS = {
     "faults": ("collectors.faults_cli:faults", "Classify kernel-log lines; list the fault codes."),
     "holds": ("quarantine.cli:holds", "List, place, approve, release and explain holds."),
     "config": ("passmuster.config_cli:config", "Show or check the configuration."),
+    "docs": ("passmuster.docs_cli:docs", "Write or check the generated references of a checkout."),
     "records": ("passmuster.schema_cli:records", "Print what is derived from the records."),
 }
 """Command name: where it lives, and its line in the help (so that the help imports nothing)."""
