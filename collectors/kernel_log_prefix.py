@@ -37,7 +37,7 @@ _LEVEL = re.compile(
 )
 _STAMP = re.compile(
     # 2026-12-01T04:53:23.123456+00:00, with a space or a comma, with a zone
-    r"(?:(?:[^\W\d]{2,4} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?: [A-Z]{3,5})?"
+    r"(?:(?:[^\W\d]{2,4} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d| (?!EDAC|NMI)[A-Z]{3,5})?"
     # Dec  1 04:53:23, with weekday, year or fraction; months in other languages
     r"|(?:[^\W\d]{2,4},? )?(?:[^\W\d]{3,5}\.?|\d{1,2}月)\s{1,2}\d{1,2}\.?\s(?:\d{4}\s)?\d\d:\d\d:\d\d(?:\.\d{1,9})?(?: \d{4}(?=\s))?"
     # seconds since 1970 (journalctl -o short-unix)
@@ -121,8 +121,8 @@ def _from_text(text: str) -> Message:
     if match := _STAMP.match(text):
         stamp = match[0].rstrip()
         text = text[match.end() :]
-        # dmesg --time-format iso has no tag: what follows is the message. A host or a bare "kernel" is one.
-        if (match := _TAG.match(text)) and not _is_driver(match):
+        # dmesg --time-format iso (the only form with a comma) prints no host and no tag.
+        if "," not in stamp[-16:] and (match := _TAG.match(text)) and not _is_driver(match):
             if match["tag"] != "kernel" or match["facility"] not in {None, "kern"}:
                 trust = Trust.USER
             text = text[match.end() :].lstrip()

@@ -106,7 +106,7 @@ def _ranges() -> tuple[tuple[int, int, FaultCode], ...]:
 def lookup(vendor: str, kind: str, code: int | str | None = None) -> FaultCode:
     """Return the row for a code, else the declared default of its vendor and kind.
 
-    PCIe errors (kind ``aer``) are the host's rows whoever's device reported them. Words of the form
+    Words of the form
     ``block:code`` fall back to ``code``. Never raises: a vendor or kind that is not known gives UNLISTED.
     """
     table = _exact()
@@ -124,8 +124,15 @@ def lookup(vendor: str, kind: str, code: int | str | None = None) -> FaultCode:
             ),
             None,
         )
-    if row is None:
-        row = table.get((vendor, kind, DEFAULT_CODE))
-    if row is None and vendor != "host":
-        return lookup("host", kind, code)
+    # The host's rows serve every device: a PCIe or IOMMU error means the same whoever's device it is.
+    for key in (
+        ((vendor, kind, DEFAULT_CODE),)
+        if vendor == "host"
+        else (
+            ("host", kind, word),
+            (vendor, kind, DEFAULT_CODE),
+            ("host", kind, DEFAULT_CODE),
+        )
+    ):
+        row = row or table.get(key)
     return row or UNLISTED
