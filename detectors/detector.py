@@ -21,7 +21,14 @@ State = dict[str, Any]
 """A detector's own state: JSON-able, keyed by device id or subject, so that a restart forgets nothing."""
 
 Observe = Callable[[State, Columns, int], tuple[State, list[Finding]]]
-"""``observe(state, records, now)``; ``now`` is nanoseconds UTC. Must not change its arguments."""
+"""``observe(state, records, now)``; ``now`` is nanoseconds UTC. Must not change its arguments.
+
+The engine hands over readings in slices: at most one row per subject, each newer than the last. It adds two columns:
+``subject`` (cluster, host and device joined by slashes: the key of state) and ``in_boot_grace``.
+"""
+
+Tick = Callable[[State, int], tuple[State, list[Finding]]]
+"""``tick(state, now)`` for what only the passing of time can show."""
 
 
 class Detector(Struct, frozen=True, kw_only=True):
@@ -32,6 +39,9 @@ class Detector(Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]  # record kinds that it reads
     summary: str  # one sentence for the docs: what it finds
     observe: Observe
+    tick: Tick | None = None
+    codes: tuple[str, ...] = ()  # finding codes that it may emit (detectors/codes.py)
+    needs: dict[str, tuple[str, ...]] = {}  # by kind: with none of these columns the check could not be made
     local: bool = True  # may run on the host, on that host's records alone
     bounds: dict[str, str] = {}  # name of each bound in the code: value, unit and reason, for the docs
 

@@ -79,6 +79,13 @@ class Columns:
             self._values[name] = _array(self.objects(name))
         return self._values[name]
 
+    def adding(self, **columns: list[Any]) -> Columns:
+        """Return the same rows with more columns, each a list of length `rows`; arrays already built are shared."""
+        more = Columns(self.kind, {**self._columns, **columns}, self.rows)
+        more._values = {n: v for n, v in self._values.items() if n not in columns}
+        more._valid = {n: v for n, v in self._valid.items() if n not in columns}
+        return more
+
     def take(self, rows: NDArray[Any]) -> Columns:
         """Return the chosen rows (indices or a mask), order kept."""
         index = np.flatnonzero(rows) if rows.dtype == bool else rows
