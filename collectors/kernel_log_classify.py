@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -52,15 +53,17 @@ _HEAD = re.compile(
 )
 # Old kernels printed these without any head.
 _AMD_BARE = re.compile(
-    r"qcm fence wait loop|The cp might be in an unrecoverable|(?:\[Hardware Error\]:? ?)?(?:aca entry\[|ACA\[|Accelerator Check Architecture)"
+    r"qcm fence wait loop|The cp might be in an unrecoverable"
+    r"|(?:\[Hardware Error\]:? ?)?(?:aca entry\[|ACA\[|Accelerator Check Architecture)"
     r"|RAS records:|Saved bad pages|\[powerplay\]|VM fault \(0x"
 )
 _OTHER_DRM = re.compile(
     r"radeon|r[1-6]00|rv\d|evergreen|cik_|i915|intel|nouveau|nv\d|nv_|xe_|ast_|mgag|virtio|vmw", re.IGNORECASE
 )
-_NETWORK_DRIVERS = frozenset(
-    "mlx4_core mlx4_en mlx5_core mlx5_ib bnxt_en bnxt_re ice i40e ixgbe igb igc e1000e tg3 bnx2x qede r8169 irdma efa ena hfi1 ionic sfc cxgb4 atlantic".split()
-)
+_NETWORK_DRIVERS = frozenset((
+    "mlx4_core", "mlx4_en", "mlx5_core", "mlx5_ib", "bnxt_en", "bnxt_re", "ice", "i40e", "ixgbe", "igb", "igc",
+    "e1000e", "tg3", "bnx2x", "qede", "r8169", "irdma", "efa", "ena", "hfi1", "ionic", "sfc", "cxgb4", "atlantic",
+))  # fmt: skip
 # One of these stands in every host line that has a pattern; the rest of the log is passed over quickly.
 _HOST_HINTS = (
     "ardware", "mce", "EDAC", "BERT", "emory failure", "offlin", "oom", "Out of memory", "Killed", "killed",
@@ -69,6 +72,8 @@ _HOST_HINTS = (
 )  # fmt: skip
 _SECOND_XID = re.compile(r"\b[Xx][Ii][Dd]:? (\d{1,4})\b")
 _LINK = re.compile(r"\b[Ll]ink (\d{1,3})\b")
+# A line that the driver itself calls an error, of a form that no pattern knows.
+_CALLED_ERROR = Pattern(re.compile(""), "other_fault")
 _ACTION = re.compile(r"\bto 0x([0-9a-fA-F]{1,8})\b")
 _DIGITS = re.compile(r"-?\d{1,18}")
 
@@ -97,39 +102,59 @@ def classify(line: str | bytes) -> Classified:
     return classify_message(message)
 
 
-def classify_message(message: Message) -> Classified:
-    """Classify a line whose prefix is off and whose trust the caller has judged."""
-    body = message.text[:MAX_BODY]
+class _Head(NamedTuple):
+    """What stands before the message proper: who prints it, about which device."""
+
     driver: str | None = None
     pci: str | None = None
     netdev: str | None = None
-    drm = False
-    while match := _HEAD.match(body):
+    drm: bool = False  # [drm] without a driver's name
+    error: bool = False  # *ERROR*
+
+
+def _split_head(text: str) -> tuple[_Head, str]:
+    head = _Head()
+    while match := _HEAD.match(text):
         if match["driver"]:
-            driver, pci, netdev = match["driver"], match["pci"], match["netdev"]
+            head = head._replace(driver=match["driver"], pci=match["pci"], netdev=match["netdev"])
         elif name := match["tag"] or match["part"] or match["module"]:
-            driver = driver if driver and name in {"nvidia", "powerplay"} else "amdgpu" if name == "powerplay" else name
+            if name == "powerplay":
+                name = "amdgpu"
+            if head.driver is None or name not in {"nvidia", "amdgpu"}:
+                head = head._replace(driver=name)
         elif function := match["function"]:
-            drm = not _OTHER_DRM.match(function)
+            head = head._replace(drm=not _OTHER_DRM.match(function))
         elif match[0].startswith("[drm"):
-            drm = True
-        body = body[match.end() :]
-        if driver is not None and (driver == "NVRM" or driver.startswith("nvidia-nvswitch")):
-            if body.startswith("NVRM:"):  # doubled where it was written through /dev/kmsg
-                continue
-            break  # "GPU 0000:18:00.0: " after it is the message
-    vendor, tables = _tables(driver, body, drm=drm)
+            head = head._replace(drm=True)
+        elif match[0].startswith("*"):
+            head = head._replace(error=True)
+        text = text[match.end() :]
+        # After these "GPU 0000:18:00.0: " is the message. NVRM comes doubled through /dev/kmsg.
+        if (head.driver or "").startswith(("NVRM", "nvidia-nvswitch")) and not text.startswith("NVRM:"):
+            break
+    return head, text
+
+
+def classify_message(message: Message) -> Classified:
+    """Classify a line whose prefix is off and whose trust the caller has judged."""
+    head, body = _split_head(message.text[:MAX_BODY])
+    vendor, tables = _tables(head, body)
     for table in tables:
         for pattern in table:
             if found := pattern.regex.match(body):
-                return _answer(vendor, pattern, found, message, pci, netdev)
-    return Classified(trust=message.trust, pci=None, stamp=message.stamp, text=message.text[:MAX_TEXT])
+                return _answer(vendor, pattern, found, message, head)
+    if vendor is Vendor.AMD and head.error and head.driver is not None:
+        found = _CALLED_ERROR.regex.match(body)
+        assert found is not None
+        return _answer(vendor, _CALLED_ERROR, found, message, head)
+    return Classified(trust=message.trust, stamp=message.stamp, text=message.text[:MAX_TEXT])
 
 
-def _tables(driver: str | None, body: str, *, drm: bool) -> tuple[Vendor, tuple[tuple[Pattern, ...], ...]]:
+def _tables(head: _Head, body: str) -> tuple[Vendor, tuple[tuple[Pattern, ...], ...]]:
     """Whose line it is and the patterns to try, by the driver that its head names."""
+    driver = head.driver
     if driver is None:
-        if drm or _AMD_BARE.match(body):
+        if head.drm or _AMD_BARE.match(body):
             return Vendor.AMD, (AMD,)
         if any(hint in body for hint in _HOST_HINTS):
             return Vendor.HOST, (HOST,)
@@ -147,9 +172,7 @@ def _tables(driver: str | None, body: str, *, drm: bool) -> tuple[Vendor, tuple[
     return Vendor.HOST, (PCI_BUS,)
 
 
-def _answer(
-    vendor: Vendor, pattern: Pattern, found: re.Match[str], message: Message, pci: str | None, netdev: str | None
-) -> Classified:
+def _answer(vendor: Vendor, pattern: Pattern, found: re.Match[str], message: Message, head: _Head) -> Classified:
     groups = found.groupdict()
     code, block, kind = _code(pattern, groups)
     count, total = _number(groups.get("count")), _number(groups.get("total"))
@@ -157,6 +180,8 @@ def _answer(
         return Classified(trust=message.trust, stamp=message.stamp, text=message.text[:MAX_TEXT])
     if ids := groups.get("ids"):
         vendor = {"10de": Vendor.NVIDIA, "1002": Vendor.AMD}.get(ids[:4], vendor)
+    if kind == "lost" and vendor is Vendor.HOST:
+        kind, code = "other_fault", "device_gone"
     table_kind, table_code = kind, code
     if kind == "ras" and block:
         table_code = f"{block}:{code}"
@@ -168,7 +193,9 @@ def _answer(
     word = (groups.get("word") or "").lower()
     action = None
     if kind == "sxid" or (kind == "xid" and word in {"fatal", "nonfatal", "non-fatal"}):
-        severity, fault_class = _link_severity(word, severity, fault_class)
+        # A detail line does not say how the fault ended: never worse than its own line can be.
+        judged = "non-fatal" if pattern.continuation else word
+        severity, fault_class = _link_severity(judged, severity, fault_class)
         blame = Blame.HARDWARE if word == "fatal" else blame
     elif kind == "xid" and code == 154 and (asked := _ACTION.search(text)):
         action = int(asked[1], 16)
@@ -181,7 +208,7 @@ def _answer(
         kind=kind,
         code=code,
         block=block,
-        pci=normal_pci(groups.get("pci") or pci or message.pci),
+        pci=_address(groups.get("pci"), head.pci, message.pci),
         severity=severity,
         fault_class=fault_class,
         blame=blame,
@@ -189,7 +216,7 @@ def _answer(
         continuation=pattern.continuation or repeats or bool(groups.get("detail")),
         count=count,
         total=total,
-        link=_link(groups.get("link") or netdev, text),
+        link=_link(groups.get("link") or head.netdev, text),
         pid=_number(groups.get("pid")),
         process=_process(groups.get("name")),
         related_code=int(related[1]) if related and int(related[1]) != code else None,
@@ -236,6 +263,15 @@ def _link_severity(word: str, severity: Severity, fault_class: FaultClass) -> tu
     if word and severity in {Severity.ERROR, Severity.CRITICAL}:
         return Severity.WARNING, fault_class
     return severity, fault_class
+
+
+def _address(named: str | None, head: str | None, beside: str | None) -> str | None:
+    """The device concerned: the one that the text names, else the head's, else the one beside the text."""
+    address = normal_pci(named)
+    # Root ports that cannot tell the source of an error say 0000:00:00.0, which is the host bridge.
+    if address == "0000:00:00.0" and head is not None:
+        address = None
+    return address or normal_pci(head or beside)
 
 
 def normal_pci(address: str | None) -> str | None:

@@ -20,9 +20,9 @@ MAX_LINE = 8192
 MAX_JSON = 131_072
 
 FACILITIES = (
-    "kern user mail daemon auth syslog lpr news uucp cron authpriv ftp ntp audit alert clock "
-    "local0 local1 local2 local3 local4 local5 local6 local7"
-).split()
+    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "ntp",
+    "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
+)  # fmt: skip
 
 _BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
@@ -35,11 +35,14 @@ _RFC5424 = re.compile(
 _LEVEL = re.compile(
     rf"({'|'.join(FACILITIES)})\s{{0,8}}:\s{{0,8}}(?:emerg|alert|crit|err|warn|notice|info|debug)\s{{0,8}}:\s{{1,4}}"
 )
+_CLOCK = r"\d\d:\d\d:\d\d"
+_ISO = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:[.,]\d{{1,9}})?"
 _STAMP = re.compile(
     # 2026-12-01T04:53:23.123456+00:00, with a space or a comma, with a zone
-    r"(?:(?:[^\W\d]{2,4} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d| (?!EDAC|NMI)[A-Z]{3,5})?"
+    rf"(?:(?:[^\W\d]{{2,4}} )?{_ISO}(?:Z|[+-]\d\d:?\d\d| (?!EDAC|NMI)[A-Z]{{3,5}})?"
     # Dec  1 04:53:23, with weekday, year or fraction; months in other languages
-    r"|(?:[^\W\d]{2,4},? )?(?:[^\W\d]{3,5}\.?|\d{1,2}月)\s{1,2}\d{1,2}\.?\s(?:\d{4}\s)?\d\d:\d\d:\d\d(?:\.\d{1,9})?(?: \d{4}(?=\s))?"
+    r"|(?:[^\W\d]{2,4},? )?(?:[^\W\d]{3,5}\.?|\d{1,2}月)\s{1,2}\d{1,2}\.?\s(?:\d{4}\s)?"
+    rf"{_CLOCK}(?:\.\d{{1,9}})?(?: \d{{4}}(?=\s))?"
     # seconds since 1970 (journalctl -o short-unix)
     r"|\d{9,11}\.\d{1,9})\s{1,3}"
 )
@@ -48,7 +51,7 @@ _BRACKET = re.compile(
     r"|\+\d{1,10}\.\d{1,9}|<\s{0,12}\d{1,10}\.\d{1,9}>"  # +0.000012
     r"|[^\W\d]{3,5} [^\W\d]{3,5}\s{1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}"  # Tue Dec  1 04:53:23 2026
     r"|[^\W\d]{3,5}\s{1,2}\d{1,2} \d\d:\d\d"  # Dec 1 04:53 (--reltime)
-    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)\]\s{0,4}"
+    rf"|{_ISO}(?:Z|[+-]\d\d:?\d\d)?)\]\s{{0,4}}"
 )
 _CALLER = re.compile(r"\[\s{0,8}[TC]\d{1,10}\]\s{0,4}")
 _TAG = re.compile(
