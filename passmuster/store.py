@@ -109,7 +109,8 @@ def _text(value: Any, sql_type: str, name: str) -> str:
         return "[" + ",".join(f"'{_utf8(v).translate(_QUOTED_ESCAPES)}'" for v in value) + "]"
     if sql_type == "String" and isinstance(value, str):
         return _utf8(value).translate(_ESCAPES)
-    if sql_type == "Int64" and isinstance(value, int) and -INT64_MAX <= value <= INT64_MAX:
+    lowest = {"Int64": -INT64_MAX, "UInt64": 0}.get(sql_type)
+    if lowest is not None and isinstance(value, int) and lowest <= value <= INT64_MAX:
         return str(int(value))
     if sql_type == "Float64" and isinstance(value, int | float) and math.isfinite(value):
         return repr(float(value))
