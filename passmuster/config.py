@@ -152,6 +152,10 @@ class Quarantine(Section, frozen=True, kw_only=True):
     max_same_cause_per_hour: Annotated[
         Positive, Meta(description="brake: new holds of one cause within an hour; more is common mode")
     ] = 5
+    min_in_service_share: Annotated[
+        Share,
+        Meta(description="brake: share of a pool's reporting hosts that stays in service, whoever took the others out"),
+    ] = 0.5
     hold_hours: Annotated[
         Seconds,
         Meta(description="a hold goes to a person's queue after this many hours; it never lapses into service"),
