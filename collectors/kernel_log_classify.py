@@ -72,6 +72,7 @@ _HOST_HINTS = (
 )  # fmt: skip
 _SECOND_XID = re.compile(r"\b[Xx][Ii][Dd]:? (\d{1,4})\b")
 _LINK = re.compile(r"\b[Ll]ink (\d{1,3})\b")
+_GRAPHICS_DETAIL = ("Graphics Exception: ESR", "Graphics SM Global Exception")
 # A line that the driver itself calls an error, of a form that no pattern knows.
 _CALLED_ERROR = Pattern(re.compile(""), "other_fault")
 _ACTION = re.compile(r"\bto 0x([0-9a-fA-F]{1,8})\b")
@@ -201,8 +202,8 @@ def _answer(vendor: Vendor, pattern: Pattern, found: re.Match[str], message: Mes
         action = int(asked[1], 16)
         severity = _ACTION_SEVERITY.get(action, Severity.WARNING)
     related = _SECOND_XID.search(text) if kind == "xid" else None
-    # The register dump that follows a graphics exception comes as XID 13 again.
-    repeats = kind == "xid" and code == 13 and text.startswith("Graphics Exception: ESR")
+    # The summary and the register dump that follow a graphics exception come as XID 13 again.
+    repeats = kind == "xid" and code == 13 and text.startswith(_GRAPHICS_DETAIL)
     return Classified(
         vendor=vendor,
         kind=kind,
@@ -290,7 +291,7 @@ def normal_pci(address: str | None) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and _DIGITS.fullmatch(text) else None
+    return int(text) if text and _DIGITS.fullmatch(text.strip()) else None
 
 
 def _process(name: str | None) -> str | None:

@@ -10,7 +10,7 @@ groups), NVIDIA/open-gpu-kernel-modules, and lines quoted in public issues (test
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 
@@ -22,17 +22,11 @@ class Pattern(NamedTuple):
     kind: str
     code: str | None = None  # where the text does not carry the code itself
     continuation: bool = False  # tells more of a fault that another line reports: not counted
-    block: str | None = None
 
 
-def _table(
-    *rows: tuple[str, str] | tuple[str, str, str | None] | tuple[str, str, str | None, bool],
-) -> tuple[Pattern, ...]:
-    made = []
-    for regex, kind, *rest in rows:
-        code = rest[0] if rest else None
-        made.append(Pattern(re.compile(regex), kind, code, bool(rest[1]) if len(rest) > 1 else False))
-    return tuple(made)
+def _table(*rows: tuple[Any, ...]) -> tuple[Pattern, ...]:
+    """Rows are a regular expression and the fields of `Pattern` after it."""
+    return tuple(Pattern(re.compile(regex), *fields) for regex, *fields in rows)
 
 
 CONTINUED = True
@@ -44,21 +38,24 @@ AMD = _table(
     # amdgpu_ras.c, nbio_v7_*.c; before 5.x "N uncorrectable errors detected in UMC block"
     (r"(?:socket: ?\d+,? ?(?:die: ?\d+,? ?)?)?(?:no|0)(?: new)? (?:un)?(?:correctable|deferred)(?: hardware)? errors?\b", "none"),
     (
-        r"(?:socket: ?(?P<socket>\d+),? ?(?:die: ?(?P<die>\d+),? ?)?)?(?P<total>\d{1,19}) "
+        r"(?:socket: ?(?:\d+),? ?(?:die: ?(?:\d+),? ?)?)?(?P<total>\d{1,19}) "
         r"(?P<code>uncorrectable|correctable|deferred)(?: hardware)? errors? detected in total in (?P<block>\w{1,32})",
         "ras", None, CONTINUED,
     ),
     (
-        r"(?:socket: ?(?P<socket>\d+),? ?(?:die: ?(?P<die>\d+),? ?)?)?(?P<count>\d{1,19}) (?:new )?"
+        r"(?:socket: ?(?:\d+),? ?(?:die: ?(?:\d+),? ?)?)?(?P<count>\d{1,19}) (?:new )?"
         r"(?P<code>uncorrectable|correctable|deferred)(?: hardware)? errors? detected in (?P<block>\w{1,32})(?P<detail>, instance:)?",
         "ras",
     ),
     # cut before the block was named
     (
-        r"(?:socket: ?(?P<socket>\d+),? ?(?:die: ?(?P<die>\d+),? ?)?)?(?P<count>\d{1,19}) (?:new )?"
+        r"(?:socket: ?(?:\d+),? ?(?:die: ?(?:\d+),? ?)?)?(?P<count>\d{1,19}) (?:new )?"
         r"(?P<code>uncorrectable|correctable|deferred)(?: hardware)? err",
         "ras",
     ),
+    (r"(?:socket: ?(?:\d+),? ?(?:die: ?(?:\d+),? ?)?)?(?P<total>\d{1,19}) poison consumption detected in total in (?P<block>\w{1,32})", "ras", "poison_consumed", CONTINUED),
+    (r"(?:socket: ?(?:\d+),? ?(?:die: ?(?:\d+),? ?)?)?(?P<count>\d{1,19}) (?:new )?poison consumption detected in (?P<block>\w{1,32})", "ras", "poison_consumed"),
+    (r"RAS event \(block: (?P<block>\w{1,32})\): (?P<code>uncorrectable|correctable|deferred) error", "ras"),
     (r"uncorrectable hardware error ?\((?P<text>ERREVENT_\w{1,48})\)?", "ras", "fatal"),
     (r"RAS controller interrupt triggered by (?P<block>\w{1,16}) error", "ras", "fatal"),
     (r"(?:RAS )?(?:ATHUB )?err_event_athub", "ras", "fatal"),
@@ -68,7 +65,7 @@ AMD = _table(
     (r"(?:aca entry\[|ACA\[)\d", "ras", "aca", CONTINUED),
     (r"Accelerator Check Architecture events logged", "ras", "aca"),
     (r"Poison is created", "ras", "poison_created"),
-    (r"[Pp]oison is consumed by client ?(?P<unit>\d+)", "ras", "poison_consumed"),
+    (r"[Pp]oison is consumed by client ?(?:\d+)", "ras", "poison_consumed"),
     (r"(?:GPU reset for (?P<block>\w{1,16}) )?RAS poison consumption", "ras", "poison_consumed", CONTINUED),
     (r"CP ECC ERROR IRQ", "ras", "gfx:uncorrectable"),
     (r"Uncorrectable error detected in (?P<block>UMC) inst", "ras", "uncorrectable"),
@@ -81,14 +78,15 @@ AMD = _table(
     (r"GFX (?:UTCL2|VML2|VML2 Walker) Mem Ecc Status: 0x", "ras", "gfx:uncorrectable"),
     (r"Poison setting is inconsistent", "other_fault", "poison_setting"),
     # amdgpu_ras.c, boot-time status of the accelerator; the numbers are AFIDs
-    (r"socket: ?\d+, aid: ?\d+,(?: hbm: ?(?P<unit>\d+),)? fw_status: ?0x[0-9a-f]+, (?P<boot>[a-z ]{4,48})", "init_failed"),
+    (r"socket: ?\d+, aid: ?\d+,(?: hbm: ?(?:\d+),)? fw_status: ?0x[0-9a-f]+, (?P<boot>[a-z ]{4,48})", "init_failed"),
     # amdgpu_ras_eeprom.c, amdgpu_ras.c
-    (r"Saved bad pages (?P<count>\d+) reaches threshold value (?P<limit>\d+)", "bad_pages", "threshold"),
+    (r"Saved bad pages (?P<count>\d+) reaches threshold value (?:\d+)", "bad_pages", "threshold"),
     (r"RAS records:\s?(?P<count>\d+) exceeds? 90%", "bad_pages", "near_threshold"),
-    (r"RAS records:\s?(?P<count>\d+) exceeds? threshold:\s?(?P<limit>\d+)", "bad_pages", "threshold"),
+    (r"RAS records:\s?(?P<count>\d+) exceeds? threshold:\s?(?:\d+)", "bad_pages", "threshold"),
     (r"This GPU is in BAD status|Please retire it or set a larger threshold|.{0,40}bad_page_threshold = -\d", "bad_pages", "threshold", CONTINUED),
     (r"Saved (?P<count>\d+) (?:bad )?pages to EEPROM table", "bad_pages", "retired"),
-    (r"RAS WARN: (?:reserve vram for retired page|failed to reserve bad page)", "bad_pages", "unreservable"),
+    (r"RAS WARN: (?:reserve vram for retired page|failed to reserve bad page)|[Ff]ailed to reserve bad page", "bad_pages", "unreservable"),
+    (r"bad page 0x[0-9a-f]+ reserved", "bad_pages", "retired"),
     (r"RAS WARN: 0x[0-9a-f]+ has already been marked as bad", "bad_pages", "retired", CONTINUED),
     (r"RAS [Tt]able incorrect checksum|RAS header invalid|Failed to (?:load|save) EEPROM table|EEPROM failed reading records", "bad_pages", "record"),
     # heat and power
@@ -96,7 +94,7 @@ AMD = _table(
     (r"ERROR: System is going to shutdown due to GPU", "thermal", "critical", CONTINUED),
     (r"WARN: GPU (?:is throttled|thermal throttling)", "thermal"),
     # resets: amdgpu_device.c, amdgpu_reset.c, amdgpu_job.c, amdgpu_ring.c, aldebaran.c, gfx_v9_4_3.c
-    (r"GPU (?:reset|jobs stop) begin!(?:\. ?Source: {1,4}(?P<unit>-?\d+))?", "reset_begin"),
+    (r"GPU (?:reset|jobs stop) begin!(?:\. ?Source: {1,4}(?:-?\d+))?", "reset_begin"),
     (r"Starting (?P<link>\S{1,48}) ring reset", "reset_begin", "ring"),
     (r"(?:GPU )?(?:(?:psp|smu|pci config) )?(?:mode-?[0-3]|MODE-?[0-3]|BACO|BAMACO|PCI|link|legacy pci config) reset(?:\b(?! fail| method| error)|$)", "reset_begin", None, CONTINUED),
     (r"reset (?:compute|gfx|sdma) queue \(", "reset_begin", "ring", CONTINUED),
@@ -107,7 +105,7 @@ AMD = _table(
     (r"queue id 0x[0-9a-f]+ at pasid 0x[0-9a-f]+ is reset", "reset_ok", "ring"),
     (r"Queues reset on process (?P<name>.{1,32}?) tid (?P<pid>\d+)", "reset_ok", "ring"),
     (r"GPU reset\(\d+\) failed|GPU reset end with ret = -?[1-9]|GPU Recovery Failed", "reset_failed"),
-    (r"(?:GPU (?:mode1|pre asic|pci config) reset|ASIC reset|Reset) failed|GPU reset retry is beyond|Failed to (?:mode|mode2|mode1) reset|[Ff]ailed to send mode2 reset", "reset_failed"),
+    (r"(?:GPU (?:mode1|pre asic|pci config) reset|(?:GPU )?(?:[Mm]ode-?\d|MODE-?\d|BACO|link) reset|ASIC reset|Reset) failed|GPU reset retry is beyond|Failed to (?:mode|mode2|mode1) reset|[Ff]ailed to send mode2 reset", "reset_failed"),
     (r"soft reset failed|[Rr]ing:? (?P<link>\S{1,48}) (?:pipe )?reset ?:? ?fail", "reset_failed", "ring"),
     (r"(?:failed to reset legacy queue|reset via MES failed|fail to wait on hqd|failed to reset hardware queue|kiq ring test failed after ring)", "reset_failed", "ring", CONTINUED),
     (r"VRAM is lost due to GPU reset", "other_fault", "vram_lost", CONTINUED),
@@ -135,7 +133,7 @@ AMD = _table(
     (r"Process (?P<pid>\d+) \(pasid 0x[0-9a-f]+\) got unhandled exception", "other_fault", "unhandled_exception"),
     (r"Failed to initialize parser -125", "other_fault", "job_refused", CONTINUED),
     # page faults: gmc_v6_0.c to gmc_v12_0.c
-    (r"\[(?P<unit>(?:gfx|mm)hub\d{0,2})\] (?:(?:VMC|retry|no-retry) )?page fault(?: \(src_id:\d+ ring:(?P<link>\d+) vmid:\d+ pasid:\d+)?(?:, for process (?P<name>.{0,32}?) pid (?P<pid>\d+))?", "page_fault"),
+    (r"\[(?:(?:gfx|mm)hub\d{0,2})\] (?:(?:VMC|retry|no-retry) )?page fault(?: \(src_id:\d+ ring:(?P<link>\d+) vmid:\d+ pasid:\d+)?(?:, for process (?P<name>.{0,32}?) pid (?P<pid>\d+))?", "page_fault"),
     (r"GPU fault detected: \d+ 0x[0-9a-f]+(?: for process (?P<name>.{0,32}?) pid (?P<pid>\d+))?", "page_fault"),
     (r"VM fault \(0x[0-9a-f]+, vmid \d+", "page_fault", None, CONTINUED),
     (
@@ -155,19 +153,20 @@ AMD = _table(
     (r"psp gfx command .{1,48} failed|psp reg \(0x[0-9a-f]+\) wait timed out|failed to load ucode \S{1,40}", "other_fault", "psp"),
     # start-up: amdgpu_kms.c, amdgpu_device.c, atom.c
     (r"Fatal error during GPU init", "init_failed"),
-    (r"probe (?:of [0-9a-f:.]{4,20}|with driver amdgpu) failed with error (?P<unit>-?\d+)", "init_failed", None, CONTINUED),
+    (r"probe (?:of [0-9a-f:.]{4,20}|with driver amdgpu) failed with error (?:-?\d+)", "init_failed", None, CONTINUED),
     (
         r"(?:early_init|sw_init|hw_init|late_init|resume) of IP block <\w{1,32}> failed|hw_init \d+ failed|amdgpu_device_ip_(?:init|late_init|resume) failed"
         r"|amdgpu asic init failed|asic (?:atom )?init failed|asic reset on init failed|gpu post error|VF exclusive mode timeout"
         r"|atombios stuck|.{0,8}atombios_execute_table|no vBIOS found|Unable to locate a BIOS ROM|amdgpu_atombios_init failed|Failed to process memory training",
         "init_failed",
     ),
+    (r"IH ring buffer overflow", "other_fault"),
     (r"suspend of IP block <\w{1,32}> failed", "other_fault", "ip_hung", CONTINUED),
     (r"(?:Direct firmware load for amdgpu/|Failed to load (?:gpu_info )?firmware \"?amdgpu/)", "init_failed", "firmware_file"),
     (r"skipped device [0-9a-f:]{4,12}, PCI rejects atomics", "init_failed", "pcie_atomics"),
     (r"(?:ib )?ring (?P<link>\S{0,48} ?)(?:ib )?test failed|IB test failed on (?:ring )?\S{1,48}", "other_fault", "ring_test"),
     # links between GPUs (amdgpu_xgmi.c)
-    (r"(?P<unit>(?:XGMI|xGMI|WAFL)[\w ]{0,16}) ?(?P<text>\w{1,40}Err\w{0,8}) detected", "link"),
+    (r"(?:(?:XGMI|xGMI|WAFL)[\w ]{0,16}) ?(?P<text>\w{1,40}Err\w{0,8}) detected", "link"),
     (r"XGMI: .{0,80}(?:[Ff]ailed|failure)", "link"),
     # error handlers that PCI calls, in amdgpu_device.c
     (r"PCI error: detected callback", "aer", "nonfatal", CONTINUED),
@@ -177,13 +176,13 @@ AMD = _table(
 # NVRM: printed by the driver's resource manager
 NVIDIA = _table(
     (
-        rf"Xid \((?:PCI:)?{PCI}(?P<mig>[^)]{{0,64}})\): (?P<code>14[4-9]|150),(?: pid=[^,]{{0,32}},(?: name=[^,]{{0,64}},)?)? ?"
-        r"(?P<unit>[A-Z]{3,6}\w{0,32}) (?P<word>Non-?fatal|Fatal) XC(?P<contained>[01]) i\d+ [Ll]ink (?P<link>-?\d+)(?P<text>.*)",
+        rf"Xid \((?:PCI:)?{PCI}(?:[^)]{{0,64}})\): (?P<code>14[4-9]|150),(?: pid=[^,]{{0,32}},(?: name=[^,]{{0,64}},)?)? ?"
+        r"(?:[A-Z]{3,6}\w{0,32}) (?P<word>Non-?fatal|Fatal) XC(?:[01]) i\d+ [Ll]ink (?P<link>-?\d+)(?P<text>.*)",
         "xid",
     ),
-    (rf"Xid \((?:PCI:)?{PCI}(?P<mig>[^)]{{0,64}})\): (?P<code>154),(?P<text>.*)", "xid"),
+    (rf"Xid \((?:PCI:)?{PCI}(?:[^)]{{0,64}})\): (?P<code>154),(?P<text>.*)", "xid"),
     (
-        rf"Xid \((?:PCI:)?{PCI}(?P<mig>[^)]{{0,64}})\): (?P<code>\d{{1,6}})(?P<comma>,)?"
+        rf"Xid \((?:PCI:)?{PCI}(?:[^)]{{0,64}})\): (?P<code>\d{{1,6}})(?P<comma>,)?"
         r"(?: ?pid='?(?P<pid>[^,']{0,32})'?(?:,|$))?(?: ?name=(?P<name>[^,]{0,64})(?:,|$))?,? ?(?P<text>.*)",
         "xid",
     ),
@@ -299,9 +298,9 @@ HOST = _table(
     (r"Kernel panic - not syncing: (?:.{0,24}[Mm]achine check|Fatal hardware error|.{0,24}MCE|Timeout: Not all CPUs entered|Fatal machine check)", "mce", "uncorrected"),
     (r"NMI: PCI system error|NMI: IOCK error|Uhhuh\. NMI received for unknown reason", "mce", "logged"),
     # kernel/hung_task.c, kernel/watchdog.c, kernel/rcu/tree_stall.h, kernel/workqueue.c
-    (r"(?:INFO: )?task (?P<name>.{1,32}?):(?P<pid>\d+) (?:is )?blocked (?:in I/O wait )?for more than (?P<unit>\d+)", "hung_task"),
+    (r"(?:INFO: )?task (?P<name>.{1,32}?):(?P<pid>\d+) (?:is )?blocked (?:in I/O wait )?for more than (?:\d+)", "hung_task"),
     (r"(?:INFO: )?task .{1,32}?:\d+ is blocked on", "hung_task", None, CONTINUED),
-    (r"(?:NMI )?(?:watchdog: )?(?:BUG: )?soft lockup - CPU#\d+ stuck for (?P<unit>\d+)s!(?: \[(?P<name>.{1,32}?):(?P<pid>\d+)\])?", "hung_task", "soft_lockup"),
+    (r"(?:NMI )?(?:watchdog: )?(?:BUG: )?soft lockup - CPU#\d+ stuck for (?:\d+)s!(?: \[(?P<name>.{1,32}?):(?P<pid>\d+)\])?", "hung_task", "soft_lockup"),
     (r"(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP", "hung_task", "hard_lockup"),
     (r"(?:rcu: )?INFO: \w{1,24} (?:self-)?detected (?:expedited )?stalls? on CPU|(?:rcu: )?INFO: \w{1,24} detected stall", "hung_task", "rcu_stall"),
     (r"(?:rcu: )?\w{1,24} kthread (?:starved for|timer wakeup didn't happen)", "hung_task", "rcu_stall", CONTINUED),

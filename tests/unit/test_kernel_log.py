@@ -1,6 +1,7 @@
 """The kernel-log reader counts each fault once per boot, device and code, and loses and repeats nothing."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,14 +24,14 @@ def kmsg(*texts: str, start: int = 100, priority: int = 3) -> str:
 
 
 @pytest.fixture
-def log(tmp_path):
+def log(tmp_path: Path) -> Path:
     """An empty kernel log."""
     path = tmp_path / "kmsg"
     path.touch()
     return path
 
 
-def reader(path: Path, **given) -> KernelLog:
+def reader(path: Path, **given: Any) -> KernelLog:
     """A reader of that log."""
     return KernelLog(cluster="c", host="h", boot_id="boot-1", booted_at=BOOTED, path=path, **given)
 
@@ -41,7 +42,7 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_a_fault_becomes_a_row_with_its_own_time(log):
+def test_a_fault_becomes_a_row_with_its_own_time(log: Path) -> None:
     """The row carries class, device, text and the time of the record, not that of the reading."""
     append(log, kmsg("usb 1-1: new device", XID_79))
     (row,) = reader(log).collect(NOW)
@@ -50,7 +51,7 @@ def test_a_fault_becomes_a_row_with_its_own_time(log):
     assert (row.fault_class.value, row.severity.value, row.trust) == ("B", "critical", Trust.KERNEL)
 
 
-def test_a_clean_log_is_silent(log):
+def test_a_clean_log_is_silent(log: Path) -> None:
     """Banners, all-clears and network chatter yield no row."""
     append(
         log,
@@ -63,7 +64,7 @@ def test_a_clean_log_is_silent(log):
     assert list(reader(log).collect(NOW)) == []
 
 
-def test_a_storm_is_one_row_per_device_and_code(log):
+def test_a_storm_is_one_row_per_device_and_code(log: Path) -> None:
     """Two thousand lines of 29 faults give 29 rows, whose counts add up to the lines."""
     lines = [f"NVRM: Xid (PCI:0000:{n % 29 + 1:02x}:00): 95, pid={n}, Uncontained" for n in range(2_900)]
     append(log, kmsg(*lines))
@@ -71,7 +72,7 @@ def test_a_storm_is_one_row_per_device_and_code(log):
     assert (29, {100}) == (len(rows), {row.count for row in rows})
 
 
-def test_a_repeat_replaces_its_row(log):
+def test_a_repeat_replaces_its_row(log: Path) -> None:
     """The count grows under the same natural key, across calls."""
     source = reader(log)
     append(log, kmsg(XID_79))
@@ -83,7 +84,7 @@ def test_a_repeat_replaces_its_row(log):
     assert list(source.collect(NOW + 2)) == []
 
 
-def test_a_detail_line_raises_no_count(log):
+def test_a_detail_line_raises_no_count(log: Path) -> None:
     """The register dump and the lines that follow a fault are told once, with the fault."""
     append(
         log,
@@ -96,14 +97,14 @@ def test_a_detail_line_raises_no_count(log):
     assert row.count == 1
 
 
-def test_a_detail_line_alone_is_still_a_fault(log):
+def test_a_detail_line_alone_is_still_a_fault(log: Path) -> None:
     """If the fault's own line was overwritten, what tells of it counts as one."""
     append(log, kmsg("NVRM: GPU 0000:09:00.0: rm_init_adapter failed, device minor number 0"))
     (row,) = reader(log).collect(NOW)
     assert (row.kind, row.count) == ("init_failed", 1)
 
 
-def test_a_detail_line_before_its_fault_is_not_counted_twice(log):
+def test_a_detail_line_before_its_fault_is_not_counted_twice(log: Path) -> None:
     """The port's notice comes before the error itself: together they are one."""
     append(
         log,
@@ -116,7 +117,7 @@ def test_a_detail_line_before_its_fault_is_not_counted_twice(log):
     assert (row.count, row.block) == (1, "transaction layer")
 
 
-def test_reading_goes_on_after_a_restart(log):
+def test_reading_goes_on_after_a_restart(log: Path) -> None:
     """With its bookmark a new reader neither forgets nor repeats; on a later boot it starts afresh."""
     append(log, kmsg(XID_79, XID_79))
     first = reader(log)
@@ -129,7 +130,7 @@ def test_reading_goes_on_after_a_restart(log):
     assert other.count == 3
 
 
-def test_lost_records_are_counted(log):
+def test_lost_records_are_counted(log: Path) -> None:
     """A gap in the sequence numbers is a number of records that nobody read."""
     append(log, kmsg("a", start=10) + kmsg(XID_79, start=17))
     source = reader(log)
@@ -137,7 +138,7 @@ def test_lost_records_are_counted(log):
     assert source.counters.lost == 6
 
 
-def test_user_space_is_not_believed(log):
+def test_user_space_is_not_believed(log: Path) -> None:
     """A record of another facility is dropped and counted, unless it is asked for."""
     append(log, kmsg(XID_79, priority=12))
     source = reader(log)
@@ -147,14 +148,14 @@ def test_user_space_is_not_believed(log):
     assert Trust.USER is row.trust
 
 
-def test_the_kernels_dictionary_names_the_device(log):
+def test_the_kernels_dictionary_names_the_device(log: Path) -> None:
     """Where the text has no address, the DEVICE line of the record has one."""
     append(log, kmsg("amdgpu: qcm fence wait loop timeout expired") + " SUBSYSTEM=pci\n DEVICE=+pci:0000:c6:00.0\n")
     (row,) = reader(log).collect(NOW)
     assert row.pci_address == "0000:c6:00.0"
 
 
-def test_an_identified_device_gives_its_serial(log):
+def test_an_identified_device_gives_its_serial(log: Path) -> None:
     """Rows of a known device carry its id and model; old lines without an address take the only one there is."""
     gpu = DeviceIdentity(
         device_id="serial-1",
@@ -176,7 +177,7 @@ def test_an_identified_device_gives_its_serial(log):
     assert [(row.device_id, row.model) for row in rows] == [("serial-1", "MI300X")] * 2
 
 
-def test_distinct_faults_are_bounded(log):
+def test_distinct_faults_are_bounded(log: Path) -> None:
     """A log that names ever new devices fills no memory; what is not kept is counted."""
     texts = [f"NVRM: Xid (PCI:{n:04x}:01:00): 79, x" for n in range(MAX_EVENTS + 5)]
     append(log, kmsg(*texts))
@@ -185,7 +186,7 @@ def test_distinct_faults_are_bounded(log):
     assert source.counters.overflowed == 5
 
 
-def test_a_line_without_its_end_waits(log):
+def test_a_line_without_its_end_waits(log: Path) -> None:
     """Half a line is not judged before the other half is there."""
     whole = kmsg(XID_31)
     append(log, whole[:40])
@@ -196,7 +197,7 @@ def test_a_line_without_its_end_waits(log):
     assert (row.code, row.pid) == ("xid:31", 7)
 
 
-def test_a_host_without_a_kernel_log_is_absent(tmp_path):
+def test_a_host_without_a_kernel_log_is_absent(tmp_path: Path) -> None:
     """Nothing there is an outcome of its own."""
     with pytest.raises(Absent, match="is not there"):
         reader(tmp_path / "none").collect(NOW)
@@ -212,6 +213,6 @@ def test_a_host_without_a_kernel_log_is_absent(tmp_path):
         ("aer:corrected", "pcieport 0000:00:1c.5: PCIe Bus Error: severity=Corrected, type=Physical Layer"),
     ],
 )
-def test_codes_are_spelled_as_the_records_do(expected, line):
+def test_codes_are_spelled_as_the_records_do(expected: str, line: str) -> None:
     """One spelling of a fault for store, detectors and pages."""
     assert expected == code_of(classify(line))
