@@ -139,7 +139,9 @@ class ChdbStore:
                 f"USE {quote(DATABASE)}",
                 f"SET max_execution_time = {self._settings.query_seconds}",
                 f"SET max_memory_usage = {self._settings.query_memory_bytes}",
-                "SET readonly = 1",
+                # As standard SQL has it: in `avg(x) AS x, max(x)` the second x is the column.
+                "SET prefer_column_name_to_alias = 1",
+                "SET readonly = 2",
             )
             answer = session.query(sql, "Arrow", params=params)
         except Exception as error:
