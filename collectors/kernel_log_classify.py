@@ -7,7 +7,18 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from collectors.kernel_log_patterns import AMD, HOST, NETWORK, NVIDIA, NVIDIA_PCI, NVSWITCH, PCI, PCI_BUS, Pattern
+from collectors.kernel_log_patterns import (
+    AMD,
+    HOST,
+    NETWORK,
+    NVIDIA,
+    NVIDIA_PCI,
+    NVSWITCH,
+    PCI,
+    PCI_BUS,
+    Pattern,
+    Table,
+)
 from collectors.kernel_log_prefix import Message, strip
 from passmuster import faults
 from passmuster.records import Blame, FaultClass, Severity, Trust, Vendor
@@ -66,9 +77,9 @@ _NETWORK_DRIVERS = frozenset((
 ))  # fmt: skip
 # One of these stands in every host line that has a pattern; the rest of the log is passed over quickly.
 _HOST_HINTS = (
-    "ardware", "mce", "EDAC", "BERT", "emory failure", "offlin", "oom", "Out of memory", "Killed", "killed",
-    "blocked", "lock", "LOCKUP", "stall", "kthread", "temperature", "DMAR", "AMD-Vi", "WATCHDOG", "ink ", "BUG",
-    "panic", "protection", "Oops", "NMI", "hung_task", "allocation",
+    "ardware", "achine check", "mce", "EDAC", "BERT", "emory failure", "offlin", "oom", "Out of memory", "Killed",
+    "killed", "blocked", "lock", "LOCKUP", "stall", "kthread", "temperature", "DMAR", "AMD-Vi", "WATCHDOG", "ink ",
+    "BUG", "panic", "protection", "Oops", "NMI", "hung_task", "allocation",
 )  # fmt: skip
 _SECOND_XID = re.compile(r"\b[Xx][Ii][Dd]:? (\d{1,4})\b")
 _LINK = re.compile(r"\b[Ll]ink (\d{1,3})\b")
@@ -141,7 +152,7 @@ def classify_message(message: Message) -> Classified:
     head, body = _split_head(message.text[:MAX_BODY])
     vendor, tables = _tables(head, body)
     for table in tables:
-        for pattern in table:
+        for pattern in table.patterns:
             if found := pattern.regex.match(body):
                 return _answer(vendor, pattern, found, message, head)
     if vendor is Vendor.AMD and head.error and head.driver is not None:
@@ -151,7 +162,7 @@ def classify_message(message: Message) -> Classified:
     return Classified(trust=message.trust, stamp=message.stamp, text=message.text[:MAX_TEXT])
 
 
-def _tables(head: _Head, body: str) -> tuple[Vendor, tuple[tuple[Pattern, ...], ...]]:
+def _tables(head: _Head, body: str) -> tuple[Vendor, tuple[Table, ...]]:
     """Whose line it is and the patterns to try, by the driver that its head names."""
     driver = head.driver
     if driver is None:
