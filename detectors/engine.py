@@ -58,6 +58,7 @@ class _HostTimes(Struct):
     boot_at: int | None  # null: not known; then nothing is excused as still coming up
     heard_at: int
     subjects: int = 0
+    addresses: dict[str, str] = {}  # device id by PCI address, for faults that know the address only
 
 
 class _Snapshot(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -221,7 +222,8 @@ class Engine:
         at = records.objects("observed_at")
         if kind == "fault_event":  # the time of the fault counts, not the time at which somebody read of it
             at = records.objects("last_at")
-        device_ids = records.objects("device_id") if kind != "host_reading" else [None] * records.rows
+        device_ids: list[Any] = list(records.objects("device_id")) if kind != "host_reading" else [None] * records.rows
+        pci = records.objects("pci_address") if kind in ("fault_event", "gpu_reading") else None
         subjects, grace, nth = [], [], []
         seen_here: dict[str, int] = {}
         oldest, newest = now - int(LATE_SECONDS * SECOND), now + int(AHEAD_SECONDS * SECOND)
@@ -230,6 +232,9 @@ class Engine:
         header = zip(records.objects("cluster"), records.objects("host"), records.objects("boot_id"), strict=True)
         for i, (cluster, host, boot_id) in enumerate(header):
             host_key = f"{cluster}/{host}"
+            if kind == "fault_event" and pci is not None and pci[i] and device_ids[i] in ("", pci[i]):
+                known = self._hosts.get(host_key)
+                device_ids[i] = device_ids[i] if known is None else known.addresses.get(pci[i], device_ids[i])
             subject = f"{host_key}/{device_ids[i]}" if device_ids[i] else host_key
             subjects.append(subject)
             nth.append(-1)
@@ -251,11 +256,15 @@ class Engine:
                     self.ignored["repeated"] += 1
                     continue
                 last_at[subject] = at[i]
+                if pci is not None and device_ids[i] and times.addresses.get(pci[i]) != device_ids[i]:
+                    times.addresses[pci[i]] = device_ids[i]
             if times.boot_at is not None:
                 grace[i] = at[i] - times.boot_at < self._config.agent.boot_grace_seconds * SECOND
             nth[i] = seen_here[subject] = seen_here.get(subject, -1) + 1
         slices = 1 + max(nth, default=-1) if last_at is not None else min(1, sum(n >= 0 for n in nth))
         whole = records.adding(subject=subjects, in_boot_grace=grace)
+        if kind == "fault_event":
+            whole = whole.adding(device_id=device_ids)
         if slices == 1 and min(nth) >= 0:
             return [whole]
         order = np.array(nth)
