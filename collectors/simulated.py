@@ -73,6 +73,8 @@ class _Host:
         self.load = Load(inlet_celsius=self.inlet, uptime_seconds=0.0)
         self.load.work_seconds = 0.7 * (start_at - self.boot_at) / SECOND
         self.jobs = Jobs(random, info.host)
+        self.same = constants(info.model)
+        self.addresses = [info.model.pci_address(device.index) for device in info.devices]
         self.state = "in_service"
         self.faults: list[_Active] = []  # of this boot
         self.events: dict[tuple[str, str], FaultEvent] = {}
@@ -128,6 +130,7 @@ class SimulatedFleet:
             self._push(start_at + SECOND + TICK * number // max(len(self._hosts), 1), host, None)
             host.ticks = number % TICKS_PER_SHIPMENT
         self._resume_at = resume_at
+        self._rows_from = (resume_at or start_at) - TICKS_PER_SHIPMENT * TICK
 
     def hosts(self) -> list[HostInfo]:
         """Return every host: name, rack, pool, model, devices."""
@@ -257,7 +260,8 @@ class SimulatedFleet:
         yield from self._schedule_jobs(host, at, active, ship=ship)
         _step(host, at)
         silent = any(a.kind.silent for a in active)
-        if ship and not silent:
+        # Rows of a shipment that was under way at the cut belong to the first one after it.
+        if (ship or at > self._rows_from) and not silent:
             host.rows += _rows(host, at, struck)
         elif silent:
             host.rows = []
@@ -272,7 +276,7 @@ class SimulatedFleet:
         seq = host.seqs.get(GpuReading.KIND, 0)
         host.seqs[GpuReading.KIND] = seq + 1
         if ship and rows:
-            yield _columns(host, GpuReading, rows, constants(host.info.model, len(host.info.devices)), seq)
+            yield _columns(host, GpuReading, rows, host.same, seq)
         seq = host.seqs.get(HostReading.KIND, 0)
         host.seqs[HostReading.KIND] = seq + 1
         if ship:
@@ -389,24 +393,27 @@ def _rows(host: _Host, at: int, struck: list[_Active]) -> list[dict[str, Any]]:
     """Return one row per device that is still listed."""
     info = host.info
     random = Random(hash((host.seed, at, info.devices[0].index)) ^ int(host.boot_id[:8], 16))
-    same = constants(info.model, len(info.devices))
+    marking = [a for a in struck if a.kind.on_device is not None or a.kind.fate or a.kind.name == FROZEN]
     rows = []
     for device in info.devices:
-        identity = {
+        row: dict[str, Any] | None = {
             "observed_at": at,
             "device_id": device.device_id,
-            "pci_address": info.model.pci_address(device.index),
+            "pci_address": host.addresses[device.index],
             "index": device.index,
-        }
-        row: dict[str, Any] | None = same | identity | reading(device, host.load, random)
-        for a in struck:
-            if row is not None and (a.kind.on_siblings or a.fault.device == device.index):
+        } | reading(device, host.load, random)
+        hits = [a for a in marking if a.kind.on_siblings or a.fault.device == device.index]
+        if hits:
+            row = host.same | (row or {})
+        for a in hits:
+            if row is not None:
                 row = _hit(row, a, _strike_at(a, at, host))
         if row is not None:
             rows.append(row)
     return rows
 
 
+FROZEN = "frozen_sensor"
 STILL = ("power_", "temperature_", "clock_", "energy_", "activity_", "throttle_", "sm_", "tensor_", "dram_", "pcie_")
 
 
@@ -424,7 +431,7 @@ def _hit(row: dict[str, Any], active: _Active, strike: Strike) -> dict[str, Any]
             name: reason for name in row if name not in kept and name not in ("state", "samples", "epoch", "missing")
         }
         return nothing | kept | {"state": state.value, "samples": 0, "epoch": 0, "missing": row["missing"] | missing}
-    if kind.name == "frozen_sensor" and strike.active and strike.busy:
+    if kind.name == FROZEN and strike.active and strike.busy:
         if active.kept is None:
             active.kept = {name: value for name, value in row.items() if name.startswith(STILL)}
         return row | active.kept
@@ -434,14 +441,11 @@ def _hit(row: dict[str, Any], active: _Active, strike: Strike) -> dict[str, Any]
 
 
 def _columns(host: _Host, record: type[Record], rows: list[dict[str, Any]], same: dict[str, Any], seq: int) -> Batch:
-    """Put rows into columns: one value where all rows agree on a field that seldom changes."""
-    columns: dict[str, Any] = {}
-    for name in dict.fromkeys(name for row in rows for name in row) | same:
+    """Put rows into columns; what no row says itself is `same` in all of them."""
+    said = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: value for name, value in same.items() if name not in said}
+    for name in said:
         values = [row.get(name, same.get(name)) for row in rows]
-        first = values[0]
-        if name in same and all(value is first or value == first for value in values):
-            if first is not None:
-                columns[name] = first
-        elif any(value is not None for value in values):
+        if any(value is not None for value in values):
             columns[name] = values
     return Batch(record.KIND, record.VERSION, CLUSTER, host.info.host, host.boot_id, seq, len(rows), columns)

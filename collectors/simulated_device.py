@@ -65,7 +65,7 @@ def make_device(model: DeviceModel, index: int, random: Random) -> Device:
     )
 
 
-def constants(model: DeviceModel, devices: int) -> dict[str, Any]:
+def constants(model: DeviceModel) -> dict[str, Any]:
     """Return the fields that a healthy device of this model answers with the same value at every tick."""
     nvidia = model.vendor is Vendor.NVIDIA
     fields: dict[str, Any] = {
@@ -123,11 +123,6 @@ def constants(model: DeviceModel, devices: int) -> dict[str, Any]:
             "memory_partition": "NPS1",
             "clock_soc_hertz": model.clock_soc,
         }
-    if devices == 1:
-        # One device alone has no peers: its driver reports no links (an H200 in a virtual machine said so).
-        for name in ("links_up", "links_total", "links", "link_errors_total", "link_error_status"):
-            fields.pop(name, None)
-        fields["fabric_state"] = "not_supported"
     return fields
 
 

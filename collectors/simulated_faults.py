@@ -133,7 +133,7 @@ KINDS: tuple[FaultKind, ...] = (
         fault_class=FaultClass.CONTAINED,
         vendors=(NVIDIA,),
         what="a contained DRAM error (XID 94, 63): the job dies, a row remap waits for a reset",
-        finding="memory.uncorrected",
+        finding="memory.uncorrected_contained",
         lines=(
             (0.0, "NVRM: Xid (PCI:{bdf}): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row (0x0000000024f1a5b0) marked for remapping, reset gpu to activate."),
             (0.1, "NVRM: Xid (PCI:{bdf}): 94, pid={pid}, name=python3, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
@@ -233,7 +233,7 @@ KINDS: tuple[FaultKind, ...] = (
         fault_class=FaultClass.HANG,
         vendors=(AMD,),
         what="a compute ring hangs and the driver resets the GPU",
-        finding="amd.ring_timeout",
+        finding="ring_timeout",
         lines=(
             (0.0, "amdgpu {bdf}.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=1705630, emitted seq=1705633"),
             (0.1, "amdgpu {bdf}.0: amdgpu: Process information: process python3 pid {pid} thread python3 pid {pid}"),
