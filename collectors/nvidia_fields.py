@@ -124,7 +124,8 @@ def _ecc(kind: int, scope: int, field: str) -> Call:
     return Call("nvmlDeviceGetTotalEccErrors", (kind, scope), (field,), one(count))
 
 
-# Tiers follow the cost that `python -m collectors.recording record` prints: 2 to 40 us each in the fast tier.
+# Tiers follow the cost that `python -m collectors.recording record` prints, all of it CPU time of the caller. Medians on
+# one H200, driver 580.159.04: fast tier 0.14 ms; energy 3.4, PCIe errors 2.8, throttle times 1.7, GPM 0.6, memory 0.06.
 CALLS: dict[Tier, tuple[Call, ...]] = {
     Tier.FAST: (
         Call("nvmlDeviceGetTemperature", (0,), ("temperature_core_celsius",), one(celsius)),
@@ -140,12 +141,6 @@ CALLS: dict[Tier, tuple[Call, ...]] = {
             (),
             ("activity_compute_ratio", "activity_memory_ratio"),
             lambda raw: (percent(raw.gpu), percent(raw.memory)),
-        ),
-        Call(
-            "nvmlDeviceGetMemoryInfo",
-            (0x02000028,),  # nvmlMemory_v2: version 1 counts the driver's reserve as used
-            ("memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes"),
-            lambda raw: (count(raw.total), count(raw.used), count(raw.reserved)),
         ),
         _ecc(0, 0, "ecc_corrected_total"),
         _ecc(1, 0, "ecc_uncorrected_total"),
@@ -163,7 +158,15 @@ CALLS: dict[Tier, tuple[Call, ...]] = {
             lambda raw: (count(raw[0]), count(raw[1]), flag(raw[2]), flag(raw[3])),
         ),
     ),
-    Tier.MIDDLE: (Call("nvmlDeviceGetTotalEnergyConsumption", (), ("energy_joules_total",), one(milli)),),
+    Tier.MIDDLE: (
+        Call("nvmlDeviceGetTotalEnergyConsumption", (), ("energy_joules_total",), one(milli)),
+        Call(
+            "nvmlDeviceGetMemoryInfo",
+            (0x02000028,),  # nvmlMemory_v2: version 1 counts the driver's reserve as used
+            ("memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes"),
+            lambda raw: (count(raw.total), count(raw.used), count(raw.reserved)),
+        ),
+    ),
     Tier.SLOW: (
         Call("nvmlDeviceGetTemperatureThreshold", (0,), ("temperature_shutdown_celsius",), one(celsius)),
         Call("nvmlDeviceGetTemperatureThreshold", (1,), ("temperature_slowdown_celsius",), one(celsius)),
@@ -233,6 +236,8 @@ BATCHES: dict[Tier, tuple[Batch, ...]] = {
                 FieldValue(271, "throttle_seconds_total", "power_brake", nanoseconds),
             ),
         ),
+    ),
+    Tier.SLOW: (
         Batch(
             "pcie",
             (
@@ -260,7 +265,6 @@ BATCHES: dict[Tier, tuple[Batch, ...]] = {
             ),
         ),
     ),
-    Tier.SLOW: (),
 }
 WRAPPING = {"pcie_transmit_bytes_total", "pcie_receive_bytes_total"}
 

@@ -85,7 +85,6 @@ def anonymous(identities: Iterable[DeviceIdentity]) -> list[DeviceIdentity]:
             identity,
             device_id=f"gpu{identity.index}",
             values={name: value for name, value in identity.values.items() if name not in PRIVATE},
-            missing=identity.missing | dict.fromkeys(PRIVATE & identity.values.keys(), "unsupported"),
         )
         for identity in identities
     ]
