@@ -46,18 +46,14 @@ def boot_number(boot_id: str) -> float:
 
 
 def number(records: Columns, name: str) -> Floats:
-    """Return a numeric or boolean column as float64, NaN for null."""
-    if not records.has(name):
-        return np.full(records.rows, np.nan)
-    values: Floats = np.where(records.valid(name), records.values(name).astype(np.float64), np.nan)
-    return values
+    """Return a numeric or boolean column as float64, NaN for null; not to be written into."""
+    return records.numbers(name)
 
 
 def text(records: Columns, name: str) -> NDArray[Any]:
     """Return a text column as objects, "" for null."""
-    if not records.has(name):
-        return np.full(records.rows, "", object)
-    return records.values(name)
+    values = records.values(name)
+    return values if values.dtype == object else np.full(records.rows, "", object)
 
 
 def shown(value: Any) -> str:
@@ -80,13 +76,17 @@ class Casebook:
             k: v if isinstance(v, Finding) else convert(v, Finding) for k, v in state.get("open", {}).items()
         }
         self.emitted_at: dict[str, int] = dict(state.get("emitted_at", {}))
-        self.more: dict[str, Any] = {k: v for k, v in state.items() if k not in ("table", "open", "emitted_at")}
+        # Codes that any subject is on its way to, or has open: all others need no array on a healthy fleet.
+        self._active: set[str] = set(state.get("active", ()))
+        self.more: dict[str, Any] = {
+            k: v for k, v in state.items() if k not in ("table", "open", "emitted_at", "active")
+        }
         self.findings: list[Finding] = []
 
     def result(self) -> tuple[dict[str, Any], list[Finding]]:
         """Return the new state and the findings that opened, were seen again or cleared."""
         state = {**self.more, "table": self.table, "open": self.open, "emitted_at": self.emitted_at}
-        return state, self.findings
+        return {**state, "active": sorted(self._active)}, self.findings
 
     def rows(self, records: Columns) -> Rows:
         """Return the table row of each record's subject."""
@@ -204,17 +204,24 @@ class Casebook:
         It opens at ``need_bad`` rows in a row and clears at ``need_good`` good ones; rows that are not ``known`` count
         neither way, so a null never clears anything.
         """
+        bad = bad & known
+        if code not in self._active:
+            if not np.count_nonzero(bad):
+                return bad, bad
+            self._active.add(code)
         run = self.table.get(f"run:{code}", rows, 0.0)
         bad_run = np.where(run > 0, run + 1, 1.0)
         good_run = np.where(run < 0, run - 1, -1.0)
         run = np.where(known, np.where(bad, bad_run, good_run), run)
-        is_open = self.table.get(f"open:{code}", rows, 0.0) > 0
-        seen: Mask = known & bad & ((run >= need_bad) | is_open)
-        cleared: Mask = is_open & (run <= -need_good)
-        # A device that never had the condition needs no row written: most writes on a healthy fleet are skipped here.
-        if bad.any() or is_open.any() or (self.table.get(f"run:{code}", rows, 0.0) > 0).any():
-            self.table.put(f"run:{code}", rows, run)
-            self.table.put(f"open:{code}", rows, (is_open | seen) & ~cleared)
+        was_open = self.table.get(f"open:{code}", rows, 0.0) > 0
+        seen: Mask = bad & ((run >= need_bad) | was_open)
+        cleared: Mask = was_open & (run <= -need_good)
+        self.table.put(f"run:{code}", rows, run)
+        self.table.put(f"open:{code}", rows, (was_open | seen) & ~cleared)
+        if not np.count_nonzero(self.table.every(f"run:{code}", 0.0) > 0) and not np.count_nonzero(
+            self.table.every(f"open:{code}", 0.0)
+        ):
+            self._active.discard(code)
         return seen, cleared
 
     def watch(
@@ -240,6 +247,8 @@ class Casebook:
         ``columns`` are copied from the record into the evidence, ``extra`` holds one value per row.
         """
         seen, cleared = self.condition(rows, code, bad, known, need_bad=need_bad, need_good=need_good)
+        if not np.count_nonzero(seen) and not np.count_nonzero(cleared):
+            return
         for i in np.flatnonzero(seen).tolist():
             evidence = {c: records.objects(c)[i] for c in columns} | {k: v[i] for k, v in (extra or {}).items()}
             finding = self.draft(

@@ -126,7 +126,7 @@ def _links_up(case: Casebook, records: Columns, rows: Rows, ok: Mask) -> None:
     """Judge the number of links that are up by what the device had before and by its siblings of the same model."""
     up = np.where(ok, number(records, "links_up"), np.nan)
     best = np.fmax(case.table.get("links_best", rows), up)
-    if (best > case.table.get("links_best", rows, -1.0)).any():
+    if np.count_nonzero(best > case.table.get("links_best", rows, -1.0)):
         case.table.put("links_best", rows, best)
     siblings: dict[tuple[str, ...], list[int]] = {}
     names = zip(records.objects("cluster"), records.objects("host"), records.objects("model"), strict=True)
@@ -231,10 +231,10 @@ def _about(finding: Finding, part: str) -> Finding:
 def _news(case: Casebook, records: Columns, rows: Rows, code: str, grew: Floats) -> None:
     """Open a finding where an error counter grew; a day without more ends it."""
     column = "aer_errors_total" if records.kind == "host_reading" else "pcie_errors_total"
+    if f"last:{code}" not in case.table and not np.count_nonzero(grew > 0):
+        return
     at = records.values("observed_at").astype(np.float64)
     last = case.table.get(f"last:{code}", rows)
-    if not (grew > 0).any() and np.isnan(last).all():
-        return
     last = np.where(grew > 0, at, last)
     quiet = at - last > 86_400.0 * SECOND
     case.table.put(f"last:{code}", rows, np.where(quiet, np.nan, last))
@@ -257,9 +257,9 @@ def _rate(
     itself. Before a full window was seen the sum is divided by the whole window all the same: a start is no alarm.
     """
     grew = case.deltas(rows, f"count:{name}", count, same)
-    before = case.table.get(f"leaky:{name}", rows, 0.0)
-    if not (grew > 0).any() and not (before > 0).any():
+    if f"leaky:{name}" not in case.table and not np.count_nonzero(grew > 0):
         return np.where(np.isnan(grew), np.nan, 0.0)
+    before = case.table.get(f"leaky:{name}", rows, 0.0)
     leaky = before * np.exp(-np.clip(np.nan_to_num(elapsed), 0.0, None) / window) + np.nan_to_num(grew)
     leaky = np.where(leaky < 1e-6, 0.0, leaky)
     case.table.put(f"leaky:{name}", rows, leaky)

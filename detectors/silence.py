@@ -268,7 +268,7 @@ def _nulls(case: Casebook, records: Columns, rows: Rows, ok: Any) -> None:
     for name in STEADY_FIELDS:
         valid = records.valid(name)
         had = (case.table.get(f"had:{name}", rows, 0.0) > 0) & ~fresh
-        if not (had | valid).any():
+        if not np.count_nonzero(had | valid):
             continue
         nulls = np.where(ok & had & ~valid, case.table.get(f"null:{name}", rows, 0.0) + 1, 0.0)
         case.table.put(f"had:{name}", rows, had | valid)

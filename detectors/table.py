@@ -55,6 +55,10 @@ class Table:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def __contains__(self, name: str) -> bool:
+        """Tell whether a column was ever written."""
+        return name in self._columns
+
     def ids(self) -> list[str]:
         """Return the subjects in row order."""
         return list(self._ids)

@@ -149,7 +149,7 @@ def _growth(
     """Return how much a counter grew; NaN where unknown, absurd, or the device was not awake and well."""
     grew = case.deltas(rows, f"count:{name}", np.where(ok, current, np.nan), same)
     wild = grew >= absurd
-    if wild.any():
+    if np.count_nonzero(wild):
         case.table.put(f"absurd:{name}", rows, case.table.get(f"absurd:{name}", rows, 0.0) + wild)
     return np.where(wild, np.nan, grew)
 
@@ -158,6 +158,8 @@ def _note(
     case: Casebook, records: Columns, rows: Rows, code: str, *, grew: Mask, by: Floats, count: Floats, same: Mask
 ) -> None:
     """Open or renew a finding where a counter grew; clear it when the counter restarted or a day was quiet."""
+    if f"last:{code}" not in case.table and not np.count_nonzero(grew):
+        return
     at = records.values("observed_at")
     last = case.table.get(f"last:{code}", rows)
     for i in np.flatnonzero(grew).tolist():
@@ -168,7 +170,7 @@ def _note(
                                                  "row_remap_pending", "bad_pages_pending", "recovery_action")},
         )  # fmt: skip
         case.see(f"{code}/{records.objects('subject')[i]}", finding)
-    if grew.any():
+    if np.count_nonzero(grew):
         case.table.put(f"last:{code}", rows, np.where(grew, at.astype(np.float64), last))
     for i in np.flatnonzero(~np.isnan(last) & ~grew).tolist():
         why = ""

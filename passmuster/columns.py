@@ -26,6 +26,7 @@ class Columns:
         self._columns = columns
         self._values: dict[str, NDArray[Any]] = {}
         self._valid: dict[str, NDArray[np.bool_]] = {}
+        self._numbers: dict[str, NDArray[np.float64]] = {}
 
     @classmethod
     def of(cls, batches: Iterable[Batch]) -> Columns:
@@ -78,6 +79,17 @@ class Columns:
         if name not in self._values:
             self._values[name] = _array(self.objects(name))
         return self._values[name]
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """Return a numeric or boolean column as float64 with NaN for null, shape (rows,). Do not write into it."""
+        if name not in self._numbers:
+            column = self._columns.get(name)
+            self._numbers[name] = (
+                np.full(self.rows, np.nan)
+                if column is None
+                else np.array([np.nan if v is None else v for v in column], np.float64)
+            )
+        return self._numbers[name]
 
     def adding(self, **columns: list[Any]) -> Columns:
         """Return the same rows with more columns, each a list of length `rows`; arrays already built are shared."""
