@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -75,6 +74,6 @@ def _word(path: Path) -> str:
 
 def _link(path: Path) -> str | None:
     try:
-        return Path(os.readlink(path)).name
+        return path.readlink().name
     except OSError:
         return None

@@ -63,6 +63,6 @@ def number(text: str, most: int = INT64_MAX) -> int:
 def names(folder: Path) -> list[str]:
     """Return the entries of a folder, sorted. Raises Unreadable."""
     try:
-        return sorted(os.listdir(folder))
+        return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise Unreadable(reason_of(error)) from None
