@@ -49,11 +49,11 @@ class Outcome(Struct, frozen=True):
 
 
 class Actuator(Protocol):
-    """One scheduler. Both methods answer within a deadline of their own and never raise for the scheduler's troubles."""
+    """One scheduler. Each method keeps a deadline of its own and tells the scheduler's troubles without raising."""
 
     name: str
 
-    def apply(self, request: Drain | Resume, now: int) -> Outcome:
+    def apply(self, request: Drain | Resume) -> Outcome:
         """Drain or resume. Idempotent. A drain of another owner is neither replaced nor lifted."""
 
     def read_back(self, cluster: str, host: str) -> HostSchedule:
@@ -65,10 +65,10 @@ class DryRun:
 
     name = "dry-run"
 
-    def apply(self, request: Drain | Resume, now: int) -> Outcome:
+    def apply(self, request: Drain | Resume) -> Outcome:
         """Say what would be done."""
         verb = "drain" if isinstance(request, Drain) else "resume"
-        return Outcome(done=True, detail=f"would {verb} {request.host} with the reason: {request.reason} (at {now})")
+        return Outcome(done=True, detail=f"would {verb} {request.host} with the reason: {request.reason}")
 
     def read_back(self, cluster: str, host: str) -> HostSchedule:
         """Answer that nothing is known: no scheduler was asked."""
@@ -86,13 +86,11 @@ class Recording:
         self.applied: list[Drain | Resume] = []
         self.out_of_order = ""  # set to a sentence, and every attempt fails with it
 
-    def apply(self, request: Drain | Resume, now: int) -> Outcome:
+    def apply(self, request: Drain | Resume) -> Outcome:
         """Drain or resume in memory."""
         self.applied.append(request)
         if self.out_of_order:
             return Outcome(done=False, detail=self.out_of_order)
-        if now > request.expires_at:
-            return Outcome(done=False, detail="the request is too old to be carried out")
         key = request.cluster, request.host
         owner, _ = self.drained.get(key, ("", ""))
         if owner not in ("", request.hold_id):
@@ -127,8 +125,9 @@ def carry_out(action: Action, actuator: Actuator, now: int) -> list[HoldEvent]:
             if now > action.expires_at:
                 outcome, actual = Outcome(done=False, detail="too old to be carried out"), None
             else:
-                outcome = actuator.apply(action, now)
-                actual = actuator.read_back(action.cluster, action.host)
+                outcome = actuator.apply(action)
+                # A dry run changes nothing that could be read back.
+                actual = None if action.dry_run else actuator.read_back(action.cluster, action.host)
             return _told(action, outcome, actual, actuator, now)
         case _:
             assert_never(action)
@@ -148,15 +147,16 @@ def _told(
         foreign = actual.schedule == Schedule.DRAINED_BY_OTHER
         scheduler = (FOREIGN if isinstance(request, Drain) else RESUMED) if foreign else FAILED
         detail = f"{detail}; read back: {actual.schedule.value}"
-    facts = [_event(request, HoldKind.ACTED, actuator, now, detail, {SCHEDULER: scheduler})]
+    actor = f"{ACTUATOR_PREFIX}{actuator.name}"
+    facts = [_event(request, HoldKind.ACTED, now, actor=actor, reason=detail, own={SCHEDULER: scheduler})]
     if actual is not None:
         words = f"{actual.schedule.value}: {actual.detail}" if actual.detail else actual.schedule.value
-        facts.append(_event(request, HoldKind.READ_BACK, actuator, now, words, {}))
+        facts.append(_event(request, HoldKind.READ_BACK, now, actor=actor, reason=words, own=None))
     return facts
 
 
 def _event(
-    request: Request, kind: HoldKind, actuator: Actuator, now: int, reason: str, own: dict[str, str]
+    request: Request, kind: HoldKind, now: int, *, actor: str, reason: str, own: dict[str, str] | None
 ) -> HoldEvent:
     key = f"{request.key}/{kind.value}"
     return HoldEvent(
@@ -168,8 +168,8 @@ def _event(
         hold_id=request.hold_id,
         device_id=request.device_id,
         kind=kind,
-        actor=f"{ACTUATOR_PREFIX}{actuator.name}",
+        actor=actor,
         reason=reason[:4096],
         idempotency_key=key,
-        evidence=own or None,
+        evidence=own,
     )

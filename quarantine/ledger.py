@@ -31,9 +31,9 @@ class LedgerError(UserError):
 
 
 SENTENCES = {
-    sqlite3.SQLITE_BUSY: f"is locked by another process for more than {BUSY_SECONDS:.0f} s; find it with `fuser` on the file",
-    sqlite3.SQLITE_LOCKED: "is locked by another process; find it with `fuser` on the file",
-    sqlite3.SQLITE_READONLY: "cannot be written; check the owner and the mode of file and folder, and that it is still there",
+    sqlite3.SQLITE_BUSY: f"is locked by another process for more than {BUSY_SECONDS:.0f} s; `fuser` on the file tells",
+    sqlite3.SQLITE_LOCKED: "is locked by another process; `fuser` on the file tells which",
+    sqlite3.SQLITE_READONLY: "cannot be written; check owner and mode of file and folder, and that it is still there",
     sqlite3.SQLITE_NOTADB: "is not an SQLite file; give another path, or move the file away",
     sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a backup, or move it away to start a new one",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened or created; check that the folder exists and may be written",
@@ -111,7 +111,7 @@ class Writing:
         return _after(self._connection, sequence)
 
     def append(self, events: list[HoldEvent]) -> int:
-        """Append events in their order; an event whose id is there already changes nothing. Returns how many were new."""
+        """Append events in order and return how many were new; one whose id is there already changes nothing."""
         new = 0
         for event in events:
             known = sa.select(EVENTS.c.sequence).where(
@@ -207,7 +207,7 @@ class Ledger:
                     added = sa.Column(column.name, column.type)
                     sa.Table(EVENTS.name, sa.MetaData(), added)
                     definition = CreateColumn(added).compile(dialect=connection.dialect)
-                    connection.execute(sa.DDL(f"ALTER TABLE {EVENTS.name} ADD COLUMN {definition}"))
+                    connection.exec_driver_sql(f"ALTER TABLE {EVENTS.name} ADD COLUMN {definition}")
         wanted = {"ledger": LEDGER_VERSION, "hold_event": HoldEvent.VERSION}
         if connection.execute(sa.select(VERSION)).first() is None:
             connection.execute(VERSION.insert().values(**wanted))

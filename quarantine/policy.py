@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from passmuster.config import Quarantine
-from passmuster.errors import UserError
 from passmuster.records import Finding, HoldEvent, HoldKind, Mode, Severity
 from quarantine.actions import (
     Action,
@@ -36,7 +35,7 @@ from quarantine.actions import (
 )
 from quarantine.brakes import Brake, Limits, on_hold
 from quarantine.rules import RANK, RULES, Outcome, outcome_of
-from quarantine.service import HostFacts
+from quarantine.service import HoldError, HostFacts
 from quarantine.state import (
     BRAKE,
     BY_HAND,
@@ -105,7 +104,7 @@ class _At(Struct, frozen=True):
 def decide(state: FleetState, event: Event, policy: Policy, now: int) -> tuple[FleetState, list[Action]]:
     """Return the state after the event and what follows from it.
 
-    Deciding on the same event again changes nothing. `now` is nanoseconds UTC. Raises UserError when a person asks
+    Deciding on the same event again changes nothing. `now` is nanoseconds UTC. Raises HoldError when a person asks
     for what cannot be.
     """
     at = _At(state, policy, now)
@@ -360,7 +359,7 @@ def _request(at: _At, kind: type[Drain | Resume], case: Case, key: str) -> Drain
 def _person_places(at: _At, event: PersonPlaces) -> list[Action]:
     case = at.state.open_case(event.cluster, event.host)
     if case is not None and case.is_held and case.owner != POLICY_ACTOR:
-        raise UserError(f"{event.host} is already held by {case.owner} as {case.hold_id}; release that first")
+        raise HoldError(f"{event.host} is already held by {case.owner} as {case.hold_id}; release that first")
     facts = at.state.hosts.get((event.cluster, event.host))
     hold_id = case.hold_id if case else _hold_id(event.cluster, event.host, f"{event.actor}@{at.now}")
     key = f"person-place/{len(case.events) if case else 0}"
@@ -389,7 +388,7 @@ def _person_places(at: _At, event: PersonPlaces) -> list[Action]:
 def _person_approves(at: _At, event: PersonApproves) -> list[Action]:
     case = _known(at, event.hold_id)
     if case.stage not in ("proposed", "refused", "lapsed"):
-        raise UserError(f"{event.hold_id} is {case.stage}: only a proposal, a refused or a lapsed hold can be approved")
+        raise HoldError(f"{event.hold_id} is {case.stage}: only a proposal, a refused or a lapsed hold can be approved")
     key = f"approve/{len(case.events)}"
     fact = structs.replace(
         _again(at, case, HoldKind.APPROVED, actor=event.actor, reason=event.reason, key=key),
@@ -402,7 +401,7 @@ def _person_approves(at: _At, event: PersonApproves) -> list[Action]:
 def _person_releases(at: _At, event: PersonReleases) -> list[Action]:
     case = _known(at, event.hold_id)
     if not case.is_open:
-        raise UserError(f"{event.hold_id} is already released; there is nothing to do")
+        raise HoldError(f"{event.hold_id} is already released; there is nothing to do")
     key = f"release/{len(case.events)}"
     fact = _again(at, case, HoldKind.RELEASED, actor=event.actor, reason=event.reason, key=key)
     return [Release(fact), *_told(at, fact)]
@@ -411,7 +410,7 @@ def _person_releases(at: _At, event: PersonReleases) -> list[Action]:
 def _person_expires(at: _At, event: PersonExpires) -> list[Action]:
     case = _known(at, event.hold_id)
     if case.stage != "held":
-        raise UserError(f"{event.hold_id} is {case.stage}: only a hold that stands can expire")
+        raise HoldError(f"{event.hold_id} is {case.stage}: only a hold that stands can expire")
     key = f"lapse/{len(case.events)}"
     return [Lapse(_again(at, case, HoldKind.LAPSED, actor=event.actor, reason=event.reason, key=key))]
 
@@ -419,7 +418,7 @@ def _person_expires(at: _At, event: PersonExpires) -> list[Action]:
 def _known(at: _At, hold_id: str) -> Case:
     case = at.state.cases.get(hold_id)
     if case is None:
-        raise UserError(f"there is no hold {plain(hold_id)[:64]!r}; `muster holds list --all` shows every id")
+        raise HoldError(f"there is no hold {plain(hold_id)[:64]!r}; `muster holds list --all` shows every id")
     return case
 
 

@@ -6,7 +6,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from passmuster.errors import UserError
+from passmuster.exits import ExitCode
 from passmuster.records import Finding, HoldEvent
+
+
+class HoldError(UserError):
+    """There is no such hold, or it is not in a state in which this can be done."""
+
+    exit_code = ExitCode.FAIL
 
 
 class HostFacts(Struct, frozen=True, kw_only=True):

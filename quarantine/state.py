@@ -202,7 +202,7 @@ def view(case: Case, now: int) -> Hold:
         pool=case.place.pool,
         rack=case.place.rack,
         findings=case.findings,
-        scheduler=case.scheduler,
+        scheduler=NOT_TOLD if case.dry_run else case.scheduler,
         released_at=case.released_at,
         next_step=evidence.get(NEXT_STEP, ""),
     )
