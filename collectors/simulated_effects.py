@@ -78,8 +78,8 @@ def sram_threshold(row: Row, _: Strike) -> None:
 
 
 def corrected_storm(row: Row, strike: Strike) -> None:
-    """Four corrected errors a second."""
-    count = int(strike.seconds * 4)
+    """Forty corrected errors a second."""
+    count = int(strike.seconds * 40)
     row["ecc_corrected_total"] += count
     if row.get("ecc_corrected_lifetime_total") is not None:
         row["ecc_corrected_lifetime_total"] += count

@@ -197,7 +197,7 @@ KINDS: tuple[FaultKind, ...] = (
         name="corrected_storm",
         fault_class=FaultClass.INFO,
         vendors=(NVIDIA, AMD),
-        what="corrected memory errors at four a second",
+        what="corrected memory errors at forty a second",
         finding="memory.corrected_storm",
         on_device=effects.corrected_storm,
     ),

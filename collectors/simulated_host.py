@@ -1,116 +1,183 @@
-"""The host around simulated GPUs: the jobs that run on it, and what its agent says of it."""
+"""One simulated host as it is now: its boot, load, faults, and the rows that its devices and it give at a tick."""
 
 from __future__ import annotations
 
 import math
+import uuid
 from random import Random
 from typing import Any
 
 from msgspec import Struct
 
-from collectors.simulated_device import Load
-from collectors.simulated_models import DeviceModel
-from passmuster.records import Vendor
+from collectors.simulated_device import Load, constants, reading
+from collectors.simulated_effects import Strike
+from collectors.simulated_faults import FaultKind
+from collectors.simulated_jobs import Jobs
+from collectors.simulated_records import HostInfo, host_row
+from collectors.simulated_schedule import SECOND, PlantedFault
+from passmuster.records import DeviceState, FaultEvent
 
-SECOND = 1_000_000_000
-PORTS = 8
-WORKLOADS = (("dlrm", "ads"), ("llm-pretrain", "foundation"), ("hstu", "ranking"), ("finetune", "research"))
-RAMP_SECONDS = 20.0
-CHECKPOINT_SECONDS = 600.0
-CHECKPOINT_LASTS_SECONDS = 20.0
-
-
-class Job(Struct, frozen=True):
-    """One job on all devices of one host."""
-
-    name: str
-    tenant: str
-    workload: str
-    started_at: int
-    ends_at: int
-    intensity: float
-    wave_seconds: float
-    memory_share: float
-
-    def level(self, at: int) -> float:
-        """Return the load at a time, 0 to 1: a ramp, then waves of phases, with dips for checkpoints."""
-        seconds = (at - self.started_at) / SECOND
-        level = self.intensity * (1 + 0.05 * math.sin(2 * math.pi * seconds / self.wave_seconds))
-        if seconds < RAMP_SECONDS:
-            level *= 0.2 + 0.8 * seconds / RAMP_SECONDS
-        elif seconds % CHECKPOINT_SECONDS < CHECKPOINT_LASTS_SECONDS:
-            level *= 0.25
-        return min(1.0, level)
+TICK = 10 * SECOND  # one row per device
+BOOT_SECONDS = 90
+HEAT_SECONDS = 45.0  # time constant with which heat follows load
+# What of a device's identity a row keeps when the device answers nothing.
+IDENTITY = ("observed_at", "vendor", "model", "interval_seconds", "device_id", "pci_address", "index")
+FROZEN = "frozen_sensor"
+STILL = ("power_", "temperature_", "clock_", "energy_", "activity_", "throttle_", "sm_", "tensor_", "dram_", "pcie_")
 
 
-class Jobs:
-    """The jobs of one host, one after the other."""
+class Active(Struct):
+    """A planted fault on one host, and when it ends there: as planned, or sooner by a repair."""
 
-    def __init__(self, random: Random, host: str) -> None:
-        self._random = random
-        self._host = host
-        self._next_at: int | None = None
-        self.number = 0
-        self.job: Job | None = None
+    fault: PlantedFault
+    kind: FaultKind
+    until_at: int
+    kept: dict[str, Any] | None = None  # values that stand still
 
-    def start(self, at: int) -> Job | None:
-        """Start the next job if it is due."""
-        if self._next_at is None:
-            self._next_at = at + int(self._random.choice((0.0, 0.0, 0.0, 120.0)) * SECOND)
-        if at < self._next_at:
-            return None
-        random = self._random
-        self.number += 1
-        workload, tenant = random.choice(WORKLOADS)
-        self.job = Job(
-            name=f"{self._host}.{self.number}",
-            tenant=tenant,
-            workload=workload,
-            started_at=at,
-            ends_at=at + int(min(max(random.lognormvariate(8.2, 0.7), 600.0), 36_000.0) * SECOND),
-            intensity=random.uniform(0.82, 1.0),
-            wave_seconds=random.uniform(40.0, 200.0),
-            memory_share=random.uniform(0.6, 0.93),
+
+class Host:
+    """One host. Times in nanoseconds."""
+
+    def __init__(self, info: HostInfo, seed: int, start_at: int) -> None:
+        random = Random(f"{seed}/{info.host}")
+        self.info = info
+        self.seed = seed
+        self.boots = 0
+        self.boot_at = start_at - int(random.uniform(2, 40) * 86_400 * SECOND)
+        self.up_at = start_at  # silent before that: it boots
+        self.boot_id = self._new_boot_id()
+        self.inlet = 23.0 + Random(f"{seed}/{info.rack}").uniform(0.0, 4.0)
+        self.load = Load(inlet_celsius=self.inlet, uptime_seconds=0.0)
+        # Before the start it was busy most of the time.
+        self.load.work_seconds = 0.7 * (start_at - self.boot_at) / SECOND
+        self.jobs = Jobs(random, info.host)
+        self.same = constants(info.model)
+        self.addresses = [info.model.pci_address(device.index) for device in info.devices]
+        self.state = "in_service"
+        self.faults: list[Active] = []  # of this boot
+        self.events: dict[tuple[str, str], FaultEvent] = {}
+        self.seqs: dict[str, int] = {}
+        self.rows: list[dict[str, Any]] = []  # of the shipment that is under way
+        self.ticks = 0
+        self.inventory_due = True
+
+    def _new_boot_id(self) -> str:
+        return str(uuid.UUID(int=Random(f"{self.seed}/{self.info.host}/boot{self.boots}").getrandbits(128), version=4))
+
+    def reboot(self, at: int) -> None:
+        """Start a new boot: counters and kernel log begin again, what was repaired is gone."""
+        self.boots += 1
+        self.boot_at, self.up_at = at, at + BOOT_SECONDS * SECOND
+        self.boot_id = self._new_boot_id()
+        self.load = Load(inlet_celsius=self.inlet, uptime_seconds=0.0)
+        self.faults = [active for active in self.faults if active.until_at > at]
+        self.events, self.seqs, self.rows = {}, {}, []
+        self.inventory_due = True
+
+    def repair(self, at: int) -> None:
+        """End its faults; reboot where the repair takes that. A rack's switch is not the host's to repair."""
+        active = [a for a in self.faults if a.fault.at <= at < a.until_at and not a.kind.whole_rack]
+        for fault in active:
+            fault.until_at = at
+        if any(a.kind.reboot for a in active):
+            self.reboot(at)
+
+    def next_seq(self, kind: str) -> int:
+        """Return the sequence number of the next batch of a record kind in this boot."""
+        seq = self.seqs.get(kind, 0)
+        self.seqs[kind] = seq + 1
+        return seq
+
+    def silent(self, at: int) -> bool:
+        """Tell whether nothing of this host gets out."""
+        return any(a.kind.silent and a.fault.at <= at < a.until_at for a in self.faults)
+
+    def step(self, at: int) -> None:
+        """Let load, heat and work follow the job for one tick."""
+        load, job = self.load, self.jobs.job
+        load.level = job.level(at) if job is not None else 0.0
+        load.busy = job is not None
+        load.memory_share = job.memory_share if job is not None else 0.0
+        load.warm += (load.level - load.warm) * (1 - math.exp(-TICK / SECOND / HEAT_SECONDS))
+        load.work_seconds += load.level * TICK / SECOND
+        load.uptime_seconds = (at - self.boot_at) / SECOND
+        # Rooms are a degree warmer in the afternoon.
+        load.inlet_celsius = self.inlet + math.sin(2 * math.pi * (at / SECOND / 86_400 - 0.4))
+
+    def device_rows(self, at: int) -> list[dict[str, Any]]:
+        """Return one GpuReading row per device that is still listed, without what is `same` in all of them."""
+        random = Random(hash((self.seed, at)) ^ int(self.boot_id[:8], 16))
+        marking = [
+            a
+            for a in self.faults
+            if a.fault.at <= at and (a.kind.on_device is not None or a.kind.fate or a.kind.name == FROZEN)
+        ]
+        rows = []
+        for device in self.info.devices:
+            row: dict[str, Any] | None = {
+                "observed_at": at,
+                "device_id": device.device_id,
+                "pci_address": self.addresses[device.index],
+                "index": device.index,
+            } | reading(device, self.load, random)
+            hits = [a for a in marking if a.kind.on_siblings or a.fault.device == device.index]
+            if hits:
+                row = self.same | (row or {})
+            for a in hits:
+                if row is not None:
+                    row = _hit(row, a, self._strike(a, at))
+            if row is not None:
+                rows.append(row)
+        return rows
+
+    def host_reading(self, at: int) -> dict[str, Any]:
+        """Return the fields of a HostReading."""
+        vendor = self.info.model.vendor.value
+        row = host_row(self.info.model, len(self.info.devices), self.load, at)
+        for a in self.faults:
+            if a.fault.at > at:
+                continue
+            strike = self._strike(a, at)
+            if a.kind.on_host is not None:
+                a.kind.on_host(row, strike)
+            if strike.active and a.kind.fate == "hung":
+                row["gpus_seen"] = None
+                row["collectors"] = row["collectors"] | {vendor: "hung"}
+                row["missing"] = {"gpus_seen": "stale"}
+            elif strike.active and a.kind.fate:
+                row["gpus_seen"] = {vendor: row["gpus_seen"][vendor] - 1}
+        return row
+
+    def _strike(self, active: Active, at: int) -> Strike:
+        return Strike(
+            seconds=(min(at, active.until_at) - active.fault.at) / SECOND,
+            active=at < active.until_at,
+            busy=self.load.busy,
+            device=active.fault.device,
+            model=self.info.model,
         )
-        return self.job
-
-    def stop(self, at: int) -> Job | None:
-        """End the job, if one runs, and let some minutes pass before the next."""
-        job, self.job = self.job, None
-        if job is not None:
-            self._next_at = at + int(self._random.uniform(30.0, 420.0) * SECOND)
-        return job
 
 
-def host_row(model: DeviceModel, devices: int, load: Load, at: int) -> dict[str, Any]:
-    """Return a healthy HostReading's fields at one instant."""
-    nvidia = model.vendor is Vendor.NVIDIA
-    ports = [f"mlx5_{n}/1" for n in range(PORTS)]
-    addresses = [model.pci_address(n) for n in range(devices)]
-    return {
-        "observed_at": at,
-        "kernel": "6.8.0-60-generic",
-        "drivers": {"nvidia" if nvidia else "amdgpu": model.driver},
-        "uptime_seconds": load.uptime_seconds,
-        "gpus_expected": {model.vendor.value: devices},
-        "gpus_seen": {model.vendor.value: devices},
-        "services": {"nvidia-fabricmanager": "active", "nvidia-persistenced": "active"} if nvidia else {},
-        "load_ratio": round(0.03 + 0.3 * load.level, 3),
-        "memory_total_bytes": 2 * 2**40,
-        "memory_available_bytes": int(2**40 * (1.9 - 0.8 * load.level)),
-        "nic_links": dict.fromkeys(ports, "active"),
-        "nic_rates": dict.fromkeys(ports, 400e9),
-        "nic_errors_total": {f"{port}.{name}": 0 for port in ports for name in ("link_downed", "symbol_error")},
-        "aer_errors_total": {
-            f"{a}.{severity}": 0 for a in addresses for severity in ("correctable", "nonfatal", "fatal")
-        },
-        "collectors": {model.vendor.value: "ok", "kernel_log": "ok", "host": "ok"},
-        "collect_seconds": {model.vendor.value: 0.012, "kernel_log": 0.0004, "host": 0.006},
-        "agent_cpu_seconds_total": round(load.uptime_seconds * 0.007, 2),
-        "agent_memory_bytes": 58 * 2**20,
-        "spool_bytes": 0,
-        "spool_oldest_seconds": 0.0,
-        "spool_dropped_total": {},
-        "kernel_log_lost_total": 0,
-        "clock_steps_total": 0,
-    }
+def _hit(row: dict[str, Any], active: Active, strike: Strike) -> dict[str, Any] | None:
+    """Return the row as the fault leaves it; None where the device is no longer listed."""
+    kind = active.kind
+    if strike.active and kind.fate == "absent":
+        return None
+    if strike.active and kind.fate:
+        lost = kind.fate == "lost"
+        said = {
+            "state": (DeviceState.LOST if lost else DeviceState.HUNG).value,
+            "samples": 0,
+            "epoch": 0,
+        } | {name: row[name] for name in IDENTITY}
+        nulls = dict.fromkeys(name for name in row if name not in said)
+        reason = "failed 15" if lost else "stale"
+        missing = row["missing"] | {name: reason for name in nulls if name != "missing"}
+        return nulls | said | {"missing": missing}
+    if kind.name == FROZEN and strike.active and strike.busy:
+        if active.kept is None:
+            active.kept = {name: value for name, value in row.items() if name.startswith(STILL)}
+        return row | active.kept
+    if kind.on_device is not None:
+        kind.on_device(row, strike)
+    return row

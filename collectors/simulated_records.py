@@ -1,16 +1,19 @@
-"""The rarer records of a simulated host: its inventory, and fault events as its agent would make them."""
+"""What the agent of a simulated host says besides its GPU readings: inventory, fault events, the host itself."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec import Struct
 
 from collectors.kernel_log import classify, code_of
-from collectors.simulated_device import Device
+from collectors.simulated_device import Device, Load
 from collectors.simulated_models import DeviceModel
 from passmuster.faults import TABLE_VERSION
-from passmuster.records import Blame, FaultClass, FaultEvent, Inventory, Severity, Trust
+from passmuster.records import Blame, FaultClass, FaultEvent, Inventory, Severity, Trust, Vendor
 
 CLUSTER = "simulated"
+PORTS = 8  # network ports of a host
 
 
 class HostInfo(Struct, frozen=True, kw_only=True):
@@ -115,3 +118,37 @@ def hung_event(info: HostInfo, boot_id: str, at: int) -> FaultEvent:
         trust=Trust.AGENT,
         table_version=TABLE_VERSION,
     )
+
+
+def host_row(model: DeviceModel, devices: int, load: Load, at: int) -> dict[str, Any]:
+    """Return a healthy HostReading's fields at one instant."""
+    nvidia = model.vendor is Vendor.NVIDIA
+    ports = [f"mlx5_{n}/1" for n in range(PORTS)]
+    addresses = [model.pci_address(n) for n in range(devices)]
+    return {
+        "observed_at": at,
+        "kernel": "6.8.0-60-generic",
+        "drivers": {"nvidia" if nvidia else "amdgpu": model.driver},
+        "uptime_seconds": load.uptime_seconds,
+        "gpus_expected": {model.vendor.value: devices},
+        "gpus_seen": {model.vendor.value: devices},
+        "services": {"nvidia-fabricmanager": "active", "nvidia-persistenced": "active"} if nvidia else {},
+        "load_ratio": round(0.03 + 0.3 * load.level, 3),
+        "memory_total_bytes": 2 * 2**40,
+        "memory_available_bytes": int(2**40 * (1.9 - 0.8 * load.level)),
+        "nic_links": dict.fromkeys(ports, "active"),
+        "nic_rates": dict.fromkeys(ports, 400e9),
+        "nic_errors_total": {f"{port}.{name}": 0 for port in ports for name in ("link_downed", "symbol_error")},
+        "aer_errors_total": {
+            f"{a}.{severity}": 0 for a in addresses for severity in ("correctable", "nonfatal", "fatal")
+        },
+        "collectors": {model.vendor.value: "ok", "kernel_log": "ok", "host": "ok"},
+        "collect_seconds": {model.vendor.value: 0.012, "kernel_log": 0.0004, "host": 0.006},
+        "agent_cpu_seconds_total": round(load.uptime_seconds * 0.007, 2),
+        "agent_memory_bytes": 58 * 2**20,
+        "spool_bytes": 0,
+        "spool_oldest_seconds": 0.0,
+        "spool_dropped_total": {},
+        "kernel_log_lost_total": 0,
+        "clock_steps_total": 0,
+    }

@@ -55,10 +55,11 @@ def test_how_often_it_is_asked_changes_nothing() -> None:
 
 
 def test_a_second_start_goes_on_where_the_first_ended() -> None:
-    """With `resume_at` the batches after that time are those of an uninterrupted run."""
+    """After `skip_to` the batches after that time are those of an uninterrupted run."""
     whole = small(faults=True)
     run(whole, 400)
-    resumed = small(faults=True, resume_at=START + 400 * SECOND)
+    resumed = small(faults=True)
+    resumed.skip_to(START + 400 * SECOND)
     assert run(whole, 500) == run(resumed, 500)
 
 
