@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -279,8 +280,8 @@ def read_ports(sys_root: Path, missing: dict[str, str]) -> dict[str, Any]:
         return {}
     for device, port in ports[:MAX_PORTS]:
         folder, key = root / device / "ports" / port, f"{device}/{port}"[:32]
-        state = _or_null(missing, f"nic_links.{key}", lambda folder=folder: parse_port_state(read(folder / "state")))
-        rate = _or_null(missing, f"nic_rates.{key}", lambda folder=folder: parse_port_rate(read(folder / "rate")))
+        state = _or_null(missing, f"nic_links.{key}", partial(_parsed, folder / "state", parse_port_state))
+        rate = _or_null(missing, f"nic_rates.{key}", partial(_parsed, folder / "rate", parse_port_rate))
         if state is not None:
             links[key] = state
         if rate is not None:
@@ -300,6 +301,10 @@ def _ports(device: Path) -> list[str]:
         return [name for name in names(device / "ports") if name.isdigit()]
     except Unreadable:
         return []
+
+
+def _parsed(path: Path, parse: Callable[[str], Value]) -> Value:
+    return parse(read(path))
 
 
 def parse_port_state(text: str) -> str:
