@@ -54,7 +54,6 @@ class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_decompressor = zstandard.ZstdDecompressor()
 
 
 def record_type(kind: str) -> type[Record]:
@@ -127,7 +126,8 @@ def decode(data: bytes) -> Batch:
         size = zstandard.frame_content_size(data)
         if size < 0 or size > MAX_BYTES:
             raise BadRecord(f"batch of unknown or too large size ({size} bytes; at most {MAX_BYTES})")
-        raw = _decompressor.decompress(data, max_output_size=MAX_BYTES)
+        # A decompressor may not be shared between threads.
+        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES)
     except zstandard.ZstdError as error:
         raise BadRecord(f"batch is not a zstd frame: {error}") from None
     return decode_json(raw)
@@ -137,7 +137,7 @@ def decode_json(raw: bytes) -> Batch:
     """Read and validate the uncompressed JSON of a batch; errors as in `decode`."""
     try:
         envelope = _decode_envelope(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord(f"batch is not valid: {error}") from None
     known = record_type(envelope.kind)
     if envelope.version > known.VERSION:
@@ -147,7 +147,7 @@ def decode_json(raw: bytes) -> Batch:
         )
     try:
         typed = _columns_decoder(envelope.kind).decode(envelope.columns)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord(f"batch of {envelope.kind} from {envelope.host[:64]!r}: {error}") from None
     columns = {}
     for name in typed.__struct_fields__:
@@ -207,6 +207,8 @@ def _wire(value: Any) -> Any:
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, dict):
+        return {k: v for k, v in value.items() if not isinstance(v, float) or math.isfinite(v)}
     return value
 
 

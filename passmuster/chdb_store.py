@@ -17,7 +17,7 @@ from passmuster import config, store_migration
 from passmuster.batch import Batch
 from passmuster.errors import BadRecord, StoreError
 from passmuster.records import HEADER
-from passmuster.schema import Field, arrow_schema, fields, quote
+from passmuster.schema import LATEST_KINDS, Field, arrow_schema, fields, latest_key, latest_table, quote
 from passmuster.store import bind, check_times, load_query
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class ChdbStore:
             if batch.rows:
                 by_kind.setdefault(batch.kind, []).append(batch)
         tables = {kind: _table(kind, group, now) for kind, group in by_kind.items()}
+        # After the rows themselves: a crash between the two is mended when the batches come again.
+        tables |= {latest_table(kind): _newest(kind, tables[kind]) for kind in LATEST_KINDS if kind in tables}
         self._submit(self._writer, self._insert, tables)
 
     def query(self, name: str, **params: Any) -> list[dict[str, Any]]:
@@ -122,14 +124,14 @@ class ChdbStore:
             raise self._explain(error, "cannot open the store") from error
 
     def _insert(self, tables: dict[str, pa.Table]) -> None:
-        for kind, table in tables.items():
+        for name, table in tables.items():
             names = ", ".join(quote(n) for n in table.column_names)
             try:
-                with self._session().send_insert(f"INSERT INTO {quote(kind)} ({names})", "ArrowStream") as stream:
+                with self._session().send_insert(f"INSERT INTO {quote(name)} ({names})", "ArrowStream") as stream:
                     stream.append(_ipc(table))
                     stream.finish()
             except Exception as error:
-                raise self._explain(error, f"cannot store {table.num_rows} rows of {kind}") from error
+                raise self._explain(error, f"cannot store {table.num_rows} rows of {name}") from error
 
     def _query(self, name: str, sql: str, params: dict[str, str]) -> pa.Table:
         import pyarrow as pa
@@ -242,6 +244,18 @@ def _table(kind: str, batches: list[Batch], now: int) -> pa.Table:
     arrays["schema_version"] = pa.array(versions, schema.field("schema_version").type)
     arrays["ingested_at"] = pa.repeat(pa.scalar(now, schema.field("ingested_at").type), rows)
     return pa.table(arrays)
+
+
+def _newest(kind: str, table: pa.Table) -> pa.Table:
+    """Return the newest row of each subject."""
+    subjects = zip(*(table.column(k).to_pylist() for k in latest_key(kind)), strict=True)
+    newest: dict[tuple[str, ...], tuple[int, int]] = {}
+    for row, (subject, at) in enumerate(
+        zip(subjects, table.column("observed_at").cast("int64").to_pylist(), strict=True)
+    ):
+        if at >= newest.get(subject, (0, 0))[0]:
+            newest[subject] = (at, row)
+    return table.take([row for _, row in newest.values()])
 
 
 def _per_row(batch: Batch, f: Field) -> Any:

@@ -196,6 +196,20 @@ def _shape(kind: str, f: Field) -> Shape:
 # are facts that reliability questions need for years: a partition a month, kept.
 TELEMETRY_KINDS = ("gpu_reading", "host_reading", "step_timing", "kernel_timing")
 
+# Kinds whose newest row per subject is also kept in a table of its own, so that "what is the fleet doing now" costs
+# what the fleet is large, not what its history is long. Written by the same insert; `observed_at` is its version too,
+# so a late or repeated batch never turns it back.
+LATEST_KINDS = ("gpu_reading", "host_reading")
+
+# Acknowledged means on the disk. Small granules, because most questions are of one host over a short time. An insert
+# of a few thousand rows stays one file: a file per column would mean a hundred fsyncs.
+TABLE_SETTINGS = {
+    "fsync_after_insert": 1,
+    "fsync_part_directory": 1,
+    "index_granularity": 1024,
+    "min_bytes_for_wide_part": 64 * 2**20,
+}
+
 # What the store adds to every row.
 OWN_COLUMNS = {"schema_version": "UInt16", "ingested_at": "DateTime64(9, 'UTC')"}
 
@@ -271,22 +285,36 @@ def partition_time(kind: str) -> str:
     return next((k for k in record_type(kind).KEY if k in times), "observed_at")
 
 
-def create_table(kind: str, keep_days: int) -> str:
-    """Return the CREATE TABLE IF NOT EXISTS statement of a kind; telemetry is deleted after `keep_days`."""
-    telemetry = kind in TELEMETRY_KINDS
+def create_table(kind: str, keep_days: int, *, latest: bool = False) -> str:
+    """Return the CREATE TABLE IF NOT EXISTS statement of a kind; telemetry is deleted after `keep_days`.
+
+    With `latest`, the table that keeps only the newest row of each subject of a telemetry kind.
+    """
+    telemetry = kind in TELEMETRY_KINDS and not latest
     at = quote(partition_time(kind))
     columns = ",\n    ".join(column_clause(kind, name) for name in sql_columns(kind))
-    key = ", ".join(quote(k) for k in record_type(kind).KEY)
     lines = [
-        f"CREATE TABLE IF NOT EXISTS {quote(kind)}\n(\n    {columns}\n)",
+        f"CREATE TABLE IF NOT EXISTS {quote(latest_table(kind) if latest else kind)}\n(\n    {columns}\n)",
         f"ENGINE = ReplacingMergeTree({quote('observed_at')})",
-        f"PARTITION BY {'toYYYYMMDD' if telemetry else 'toYYYYMM'}({at})",
-        f"ORDER BY ({key})",
+        f"ORDER BY ({', '.join(quote(k) for k in (latest_key(kind) if latest else record_type(kind).KEY))})",
     ]
+    if not latest:
+        lines.insert(2, f"PARTITION BY {'toYYYYMMDD' if telemetry else 'toYYYYMM'}({at})")
     if telemetry:
         lines.append(f"TTL {ttl(kind, keep_days)}")
-    lines.append("SETTINGS " + ", ".join(f"{k} = {v}" for k, v in table_settings(kind).items()))
+    settings = TABLE_SETTINGS | ({"ttl_only_drop_parts": 1} if telemetry else {})
+    lines.append("SETTINGS " + ", ".join(f"{k} = {v}" for k, v in settings.items()))
     return "\n".join(lines)
+
+
+def latest_table(kind: str) -> str:
+    """Return the name of the table of the newest rows of a kind of `LATEST_KINDS`."""
+    return f"{kind}_latest"
+
+
+def latest_key(kind: str) -> tuple[str, ...]:
+    """Return what tells the subjects of a kind apart: its natural key without the time."""
+    return tuple(k for k in record_type(kind).KEY if k != "observed_at")
 
 
 def ttl(kind: str, keep_days: int) -> str:
@@ -294,26 +322,12 @@ def ttl(kind: str, keep_days: int) -> str:
     return f"toDateTime({quote(partition_time(kind))}) + toIntervalDay({int(keep_days)})"
 
 
-def table_settings(kind: str) -> dict[str, int]:
-    """Return the MergeTree settings of a kind's table."""
-    # Acknowledged means on the disk. Small granules, so that "the last hour of all devices" reads a small part of
-    # each device's day: the natural key has the device before the time.
-    # An insert of a few thousand rows stays one file: a file per column would mean a hundred fsyncs.
-    settings = {
-        "fsync_after_insert": 1,
-        "fsync_part_directory": 1,
-        "index_granularity": 1024,
-        "min_bytes_for_wide_part": 64 * 2**20,
-    }
-    if kind in TELEMETRY_KINDS:
-        settings["ttl_only_drop_parts"] = 1
-    return settings
-
-
 def clickhouse_sql(keep_days: int) -> str:
     """Return the whole DDL, for reading and for servers that are set up by hand."""
     head = "-- Generated from passmuster/records.py by `muster records docs --write`.\n"
-    return head + "".join(f"\n{create_table(kind, keep_days)};\n" for kind in KINDS)
+    tables = [create_table(kind, keep_days) for kind in KINDS]
+    tables += [create_table(kind, keep_days, latest=True) for kind in LATEST_KINDS]
+    return head + "".join(f"\n{table};\n" for table in tables)
 
 
 # ---- JSON Schema

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from passmuster.batch import record_type
 from passmuster.errors import StoreError
 from passmuster.records import KINDS
-from passmuster.schema import TELEMETRY_KINDS, column_clause, create_table, quote, sql_columns, ttl
+from passmuster.schema import (
+    LATEST_KINDS,
+    TELEMETRY_KINDS,
+    column_clause,
+    create_table,
+    latest_key,
+    latest_table,
+    quote,
+    sql_columns,
+    ttl,
+)
 
 
 def migrate(session: Any, folder: Path, keep_days: int, now: int) -> None:
@@ -39,19 +50,26 @@ def migrate(session: Any, folder: Path, keep_days: int, now: int) -> None:
     columns: dict[str, dict[str, str]] = {}
     for row in _select(session, "SELECT table, name, type FROM system.columns WHERE database = currentDatabase()"):
         columns.setdefault(row["table"], {})[row["name"]] = row["type"]
+    for kind, latest in chain(((k, False) for k in KINDS), ((k, True) for k in LATEST_KINDS)):
+        name = latest_table(kind) if latest else kind
+        if name not in tables:
+            session.query(create_table(kind, keep_days, latest=latest))
+            continue
+        key = latest_key(kind) if latest else record_type(kind).KEY
+        if trouble := _layout_trouble(tables[name]["sorting_key"], key, columns[name], sql_columns(kind)):
+            raise StoreError(
+                f"table {name} of the store in {folder} is not laid out as this passmuster needs it ({trouble}); "
+                "set store.dir to another folder"
+            )
+        for column in sql_columns(kind):
+            if column not in columns[name]:
+                session.query(f"ALTER TABLE {quote(name)} ADD COLUMN IF NOT EXISTS {column_clause(kind, column)}")
+        has_ttl = kind in TELEMETRY_KINDS and not latest
+        if has_ttl and f"toIntervalDay({keep_days})" not in tables[name]["create_table_query"]:
+            session.query(
+                f"ALTER TABLE {quote(name)} MODIFY TTL {ttl(kind, keep_days)} SETTINGS materialize_ttl_after_modify = 0"
+            )
     for kind in KINDS:
-        if kind not in tables:
-            session.query(create_table(kind, keep_days))
-        else:
-            _refuse_other_layout(kind, tables[kind]["sorting_key"], columns[kind], folder)
-            for name in sql_columns(kind):
-                if name not in columns[kind]:
-                    session.query(f"ALTER TABLE {quote(kind)} ADD COLUMN IF NOT EXISTS {column_clause(kind, name)}")
-            if kind in TELEMETRY_KINDS and f"toIntervalDay({keep_days})" not in tables[kind]["create_table_query"]:
-                session.query(
-                    f"ALTER TABLE {quote(kind)} MODIFY TTL {ttl(kind, keep_days)} "
-                    "SETTINGS materialize_ttl_after_modify = 0"
-                )
         version = record_type(kind).VERSION
         if written.get(kind) != version:
             session.query(
@@ -76,12 +94,9 @@ def _refuse_newer(written: dict[str, int], folder: Path) -> None:
             )
 
 
-def _refuse_other_layout(kind: str, sorting_key: str, columns: dict[str, str], folder: Path) -> None:
-    ours = ", ".join(record_type(kind).KEY)
-    differing = [n for n, t in sql_columns(kind).items() if columns.get(n, t) != t]
-    if sorting_key != ours or differing:
-        what = f"columns {', '.join(differing)} have other types" if differing else f"key is {sorting_key}, not {ours}"
-        raise StoreError(
-            f"table {kind} of the store in {folder} is not laid out as this passmuster needs it ({what}); "
-            "set store.dir to another folder"
-        )
+def _layout_trouble(sorting_key: str, key: tuple[str, ...], columns: dict[str, str], needed: dict[str, str]) -> str:
+    """Say in what a table differs so that adding columns does not help; empty when it does."""
+    if sorting_key != ", ".join(key):
+        return f"its key is {sorting_key}"
+    differing = [n for n, t in needed.items() if columns.get(n, t) != t]
+    return f"columns {', '.join(differing)} have other types" if differing else ""

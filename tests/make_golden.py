@@ -24,7 +24,7 @@ def value(f: Field, row: int) -> Any:
     if f.choices:
         return f.choices[row % len(f.choices)]
     one: dict[str, Any] = {
-        "float": 0.25 + row / 2,
+        "float": 0.25 + row / 4,
         "int": row,
         "bool": row % 2 == 0,
         "word": f"{f.name}-{row}",

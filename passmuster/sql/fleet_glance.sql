@@ -3,35 +3,23 @@ SELECT
     vendor, model,
     uniqExact(cluster, host) AS hosts,
     count() AS devices,
-    countIf(NOT silent AND state = 'ok') AS ok,
-    countIf(NOT silent AND state = 'lost') AS lost,
-    countIf(NOT silent AND state = 'hung') AS hung,
-    countIf(NOT silent AND state = 'unreadable') AS unreadable,
-    countIf(NOT silent AND state = 'unknown') AS unknown,
-    countIf(silent) AS silent,
-    max(last_at) AS newest_at,
-    min(last_at) AS oldest_at,
-    avgIf(power_watts, NOT silent) AS power_watts,
-    avgIf(activity, NOT silent) AS activity_compute_ratio
+    countIf(fresh AND state = 'ok') AS ok,
+    countIf(fresh AND state = 'lost') AS lost,
+    countIf(fresh AND state = 'hung') AS hung,
+    countIf(fresh AND state = 'unreadable') AS unreadable,
+    countIf(fresh AND state = 'unknown') AS unknown,
+    countIf(NOT fresh) AS silent,
+    max(observed_at) AS newest_at,
+    min(observed_at) AS oldest_at,
+    avgOrNullIf(power_watts, fresh) AS power_watts,
+    avgOrNullIf(activity_compute_ratio, fresh) AS activity_compute_ratio
 FROM
 (
     SELECT
-        cluster, host, device_id, last_at,
-        {now_at:Int64} - toUnixTimestamp64Nano(last_at) > {silent_after_seconds:Float64} * 1e9 AS silent,
-        tupleElement(last, 1) AS vendor,
-        tupleElement(last, 2) AS model,
-        tupleElement(last, 3) AS state,
-        tupleElement(last, 4) AS power_watts,
-        tupleElement(last, 5) AS activity
-    FROM
-    (
-        SELECT
-            cluster, host, device_id, max(observed_at) AS last_at,
-            argMax(tuple(vendor, model, state, power_watts, activity_compute_ratio), observed_at) AS last
-        FROM gpu_reading
-        WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC')
-        GROUP BY cluster, host, device_id
-    )
+        cluster, host, vendor, model, state, observed_at, power_watts, activity_compute_ratio,
+        {now_at:Int64} - toUnixTimestamp64Nano(observed_at) <= {silent_after_seconds:Float64} * 1e9 AS fresh
+    FROM gpu_reading_latest FINAL
+    WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC')
 )
 GROUP BY vendor, model
 ORDER BY devices DESC, vendor, model

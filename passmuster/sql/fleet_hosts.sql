@@ -7,17 +7,10 @@ SELECT
 FROM
 (
     SELECT
-        cluster, host, min(tupleElement(last, 1)) AS vendor, min(tupleElement(last, 2)) AS model,
-        count() AS devices, countIf(tupleElement(last, 3) = 'ok') AS ok, max(device_at) AS last_at
-    FROM
-    (
-        SELECT
-            cluster, host, device_id, max(observed_at) AS device_at,
-            argMax(tuple(vendor, model, state), observed_at) AS last
-        FROM gpu_reading
-        WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC')
-        GROUP BY cluster, host, device_id
-    )
+        cluster, host, min(vendor) AS vendor, min(model) AS model, count() AS devices, countIf(state = 'ok') AS ok,
+        max(observed_at) AS last_at
+    FROM gpu_reading_latest FINAL
+    WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC')
     GROUP BY cluster, host
 ) AS h
 LEFT JOIN

@@ -1,9 +1,8 @@
--- Presence over time in buckets of `bucket_seconds`: per host, GPU-seconds for which a reading stands, devices that reported (one host, or all when `host` is empty).
+-- Presence over time in buckets of `bucket_seconds`: per host, GPU-seconds for which a reading stands (over the bucket: GPUs present on average) (one host, or all when `host` is empty).
 SELECT
     cluster, host,
     fromUnixTimestamp64Nano(intDiv(toUnixTimestamp64Nano(observed_at), {bucket_seconds:Int64} * 1000000000)
         * {bucket_seconds:Int64} * 1000000000, 'UTC') AS at,
-    uniqExact(device_id) AS devices,
     sum(interval_seconds) AS gpu_seconds,
     countIf(state != 'ok') AS not_ok
 FROM gpu_reading FINAL

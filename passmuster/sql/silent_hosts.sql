@@ -4,11 +4,11 @@ SELECT
     ({now_at:Int64} - toUnixTimestamp64Nano(max(last_at))) / 1e9 AS silent_seconds
 FROM
 (
-    SELECT cluster, host, max(observed_at) AS last_at FROM gpu_reading
-    WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC') GROUP BY cluster, host
+    SELECT cluster, host, observed_at AS last_at FROM gpu_reading_latest
+    WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC')
     UNION ALL
-    SELECT cluster, host, max(observed_at) AS last_at FROM host_reading
-    WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC') GROUP BY cluster, host
+    SELECT cluster, host, observed_at AS last_at FROM host_reading_latest
+    WHERE observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC')
 )
 GROUP BY cluster, host
 HAVING silent_seconds > {silent_after_seconds:Float64}
