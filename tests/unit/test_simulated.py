@@ -57,15 +57,15 @@ def test_how_often_it_is_asked_changes_nothing() -> None:
 def test_a_second_start_goes_on_where_the_first_ended() -> None:
     """After `skip_to` the batches after that time are those of an uninterrupted run."""
     whole = small(faults=True)
-    run(whole, 400)
+    run(whole, 300)
     resumed = small(faults=True)
-    resumed.skip_to(START + 400 * SECOND)
-    assert run(whole, 500) == run(resumed, 500)
+    resumed.skip_to(START + 300 * SECOND)
+    assert run(whole, 400) == run(resumed, 400)
 
 
 def test_every_batch_is_valid_on_the_wire() -> None:
     """What the fleet ships survives encoding and validation unchanged."""
-    batches = run(SimulatedFleet(hosts=8, gpus_per_host=2, start_at=START, fault_gap_seconds=20.0), 400)
+    batches = run(SimulatedFleet(hosts=8, gpus_per_host=1, start_at=START, fault_gap_seconds=15.0), 250)
     assert batches == [decode(encode(batch)) for batch in batches]
 
 
@@ -106,7 +106,7 @@ def test_every_null_of_a_healthy_device_has_its_reason() -> None:
 
 def test_a_clean_fleet_is_clean() -> None:
     """Without faults there are no events, no lost devices, no throttling by heat and no uncorrected errors."""
-    batches = run(small(), 700)
+    batches = run(small(gpus_per_host=1), 500)
     assert of_kind(batches, FaultEvent) == []
     for row in of_kind(batches, GpuReading):
         heat = {k: v for k, v in row.throttle_ratio.items() if v and k not in ("idle", "power_cap", "ppt")}
@@ -117,7 +117,7 @@ def test_a_clean_fleet_is_clean() -> None:
 def test_counters_of_a_boot_never_fall() -> None:
     """Energy, PCIe errors and corrected errors only grow, whatever the load does."""
     before: dict[str, tuple[float, int, int]] = {}
-    for row in of_kind(run(small(), 700), GpuReading):
+    for row in of_kind(run(small(gpus_per_host=1), 500), GpuReading):
         now = (row.energy_joules_total, row.ecc_corrected_total, sum(row.pcie_errors_total.values()))
         was = before.get(row.device_id, (0, 0, 0))
         assert all(a <= b for a, b in zip(was, now, strict=True))
@@ -135,15 +135,18 @@ def by_host(batches: list[Batch]) -> dict[str, list[Batch]]:
 @pytest.fixture(scope="module")
 def unharmed() -> dict[str, list[Batch]]:
     """What a fleet without faults ships."""
-    return by_host(run(small(hosts=8, gpus_per_host=1), 160))
+    fleet = small(hosts=8, gpus_per_host=1)
+    fleet.skip_to(START + 90 * SECOND)
+    return by_host(run(fleet, 150))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_planted_fault_is_in_the_data(kind: FaultKind, unharmed: dict[str, list[Batch]]) -> None:
     """Each kind of fault changes what its hosts ship, against the same fleet without it, and nothing else."""
     fleet = small(hosts=8, gpus_per_host=1)
+    fleet.skip_to(START + 90 * SECOND)
     fault = fleet.plant(kind.name, host_of(fleet, kind.vendors[0]), START + 100 * SECOND)
-    harmed = by_host(run(fleet, 160))
+    harmed = by_host(run(fleet, 150))
     changed = {host for host in unharmed if harmed[host] != unharmed[host]}
     # Nobody believes the forged line, so nothing may come of it.
     assert changed == (set() if kind.name == "forged_line" else set(fault.hosts))
@@ -191,13 +194,13 @@ def test_a_drained_host_gets_no_job_and_a_released_one_does() -> None:
 
 def test_the_schedule_is_told_beforehand_and_kept() -> None:
     """What is announced is what strikes: every event of the fleet stands near a planted fault of its host."""
-    fleet = SimulatedFleet(hosts=8, gpus_per_host=2, start_at=START, fault_gap_seconds=60.0)
-    announced = fleet.schedule(START + 900 * SECOND)
-    events = of_kind(run(fleet, 900), FaultEvent)
+    fleet = SimulatedFleet(hosts=8, gpus_per_host=1, start_at=START, fault_gap_seconds=30.0)
+    announced = fleet.schedule(START + 400 * SECOND)
+    events = of_kind(run(fleet, 400), FaultEvent)
     assert events
     for event in events:
         assert any(event.host in f.hosts and f.at <= event.first_at <= f.until_at for f in announced)
-    assert announced == fleet.schedule(START + 900 * SECOND)
+    assert announced == fleet.schedule(START + 400 * SECOND)
 
 
 def test_the_first_fault_strikes_within_twenty_seconds() -> None:
