@@ -31,6 +31,7 @@ from collectors.nvidia_fields import (
     LINK_COUNTERS,
     LINK_VALUES,
     LINKS,
+    TIER_FIELDS,
     U32_MAX,
     WRAPPING,
     XID_EVENT,
@@ -61,40 +62,6 @@ _BROKEN = {
     18: "kernel driver and libnvidia-ml.so.1 are of different versions, as after a driver update: "
     "reboot, or unload and load the driver",
 }
-
-_EXTRA_FIELDS: dict[Tier, tuple[str, ...]] = {
-    Tier.FAST: (),
-    Tier.MIDDLE: (
-        "ecc_blocks_total",
-        "links",
-        "links_up",
-        "links_total",
-        "link_errors_total",
-        "link_bytes_total",
-        "link_bit_error_ratio",
-        "processes",
-        "process_memory_bytes",
-    ),
-    Tier.SLOW: (
-        "fabric_state",
-        "fabric_status",
-        "fabric_health",
-        "sram_threshold_exceeded",
-        "bad_pages_reserved",
-        *GPM_METRICS.values(),
-    ),
-}
-TIER_FIELDS: dict[Tier, tuple[str, ...]] = {
-    tier: tuple(
-        dict.fromkeys(
-            [field for call in CALLS[tier] for field in call.fields]
-            + [value.field for batch in BATCHES[tier] for value in batch.values]
-            + list(_EXTRA_FIELDS[tier])
-        )
-    )
-    for tier in Tier
-}
-"""Every field of `GpuReading` that a tier answers, with a value or with a reason."""
 
 _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 
