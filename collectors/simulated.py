@@ -93,7 +93,7 @@ class SimulatedFleet:
     def set_scheduler_state(self, host: str, state: str, at: int | None = None) -> None:
         """Tell what the scheduler does with a host from ``at`` (default: now): in_service, draining or drained.
 
-        A host that comes back into service was serviced meanwhile: its faults are repaired. Raises UserError for an
+        A host out of service keeps its faults until it comes back, and was serviced then. Raises UserError for an
         unknown host or state.
         """
         if state not in STATES:
@@ -103,6 +103,8 @@ class SimulatedFleet:
         def change(now: int) -> Iterator[Batch]:
             if state == "in_service" and subject.state != "in_service":
                 subject.repair(now)
+            elif state != "in_service":
+                subject.leave_broken(now)
             subject.state = state
             yield from ()
 

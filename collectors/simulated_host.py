@@ -15,7 +15,7 @@ from collectors.simulated_faults import FaultKind
 from collectors.simulated_jobs import Jobs
 from collectors.simulated_records import HostInfo, host_row
 from collectors.simulated_schedule import SECOND, PlantedFault
-from passmuster.records import DeviceState, FaultEvent
+from passmuster.records import INT64_MAX, DeviceState, FaultEvent
 
 TICK = 10 * SECOND  # one row per device
 BOOT_SECONDS = 90
@@ -81,6 +81,12 @@ class Host:
             fault.until_at = at
         if any(a.kind.reboot for a in active):
             self.reboot(at)
+
+    def leave_broken(self, at: int) -> None:
+        """Let what only a repair ends stay as it is, however long that takes."""
+        for active in self.faults:
+            if active.kind.reboot and active.fault.at <= at < active.until_at:
+                active.until_at = INT64_MAX
 
     def next_seq(self, kind: str) -> int:
         """Return the sequence number of the next batch of a record kind in this boot."""

@@ -176,6 +176,21 @@ def test_a_lost_device_stays_lost_until_it_is_repaired() -> None:
     assert {lost[0].boot_id}.isdisjoint({r.boot_id for r in back})
 
 
+def test_a_held_host_keeps_its_fault_until_it_is_released() -> None:
+    """Long after its planned end the device is still lost; the release finds it repaired."""
+    fleet = small(hosts=1, gpus_per_host=1)
+    host = fleet.hosts()[0].host
+    fault = fleet.plant("device_lost", host, START + 100 * SECOND)
+    fleet.set_scheduler_state(host, "drained", START + 130 * SECOND)
+    fleet.skip_to(fault.until_at + 600 * SECOND)
+    held = list(fleet.batches(fault.until_at + 660 * SECOND))
+    fleet.set_scheduler_state(host, "in_service")
+    released = list(fleet.batches(fault.until_at + 900 * SECOND))
+    assert ({"lost"}, {"ok"}) == tuple(
+        {row.state for row in of_kind(batches, GpuReading)} for batches in (held, released)
+    )
+
+
 def test_a_drained_host_gets_no_job_and_a_released_one_does() -> None:
     """Draining stops the job; nothing runs until the host is back in service."""
     fleet = small(hosts=1, gpus_per_host=1)
