@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from detectors.casebook import SECOND, Casebook, boot_number, dedup_key, number, text
+from detectors.casebook import SECOND, Casebook, Mask, boot_number, dedup_key, number, text
 from detectors.codes import CODES
 from detectors.detector import Detector, State, register
 from detectors.table import Floats, Rows
@@ -224,22 +224,27 @@ def _sensors(case: Casebook, records: Columns, rows: Rows) -> None:
     energy = number(records, "energy_joules_total")
     temperature = np.fmax(number(records, "temperature_core_celsius"), number(records, "temperature_hotspot_celsius"))
     clock = number(records, "clock_graphics_hertz")
-    moved = np.zeros(len(rows), bool)
+    others_moved = np.zeros(len(rows), bool)
     for name, now_read in (
-        ("power", power), ("temperature", temperature), ("clock", clock), ("energy", energy),
-        ("power_min", number(records, "power_min_watts")), ("power_max", number(records, "power_max_watts")),
-    ):  # fmt: skip
-        moved |= _moved(case, rows, name, now_read)
-    known = ok & ~np.isnan(power) & ~np.isnan(temperature)
+        ("power", power),
+        ("temperature", temperature),
+        ("clock", clock),
+        ("power_min", number(records, "power_min_watts")),
+        ("power_max", number(records, "power_max_watts")),
+    ):
+        others_moved |= _moved(case, rows, name, now_read)
+    energy_moved = _moved(case, rows, "energy", energy)
     case.watch(
-        records, rows, "telemetry.frozen", ~moved & (activity >= ACTIVE_RATIO), known, need_bad=FROZEN_ROWS,
-        need_good=2, columns=("power_watts", "temperature_core_celsius", "temperature_hotspot_celsius",
-                              "clock_graphics_hertz", "energy_joules_total"),
+        records, rows, "telemetry.frozen", ~others_moved & ~energy_moved & (activity >= ACTIVE_RATIO),
+        ok & ~np.isnan(power) & ~np.isnan(temperature), need_bad=FROZEN_ROWS, need_good=2,
+        columns=("power_watts", "temperature_core_celsius", "temperature_hotspot_celsius", "clock_graphics_hertz",
+                 "energy_joules_total"),
     )  # fmt: skip
-    stuck = ~_moved(case, rows, "energy_alone", energy) & (power >= ENERGY_WATTS)
+    # Where nothing moves at all, every sensor is frozen, not the energy counter alone.
     case.watch(
-        records, rows, "telemetry.energy_stuck", stuck, ok & ~np.isnan(energy) & ~np.isnan(power),
-        need_bad=ENERGY_ROWS, need_good=1, value=energy, columns=("energy_joules_total", "power_watts"),
+        records, rows, "telemetry.energy_stuck", ~energy_moved & (power >= ENERGY_WATTS),
+        ok & ~np.isnan(energy) & ~np.isnan(power) & (others_moved | energy_moved), need_bad=ENERGY_ROWS, need_good=1,
+        value=energy, columns=("energy_joules_total", "power_watts"),
     )  # fmt: skip
     limit = number(records, "power_limit_watts")
     bound = WORK_POWER_RATIO * limit
@@ -252,13 +257,14 @@ def _sensors(case: Casebook, records: Columns, rows: Rows) -> None:
     _nulls(case, records, rows, ok)
 
 
-def _moved(case: Casebook, rows: Rows, name: str, now_read: Floats) -> Any:
+def _moved(case: Casebook, rows: Rows, name: str, now_read: Floats) -> Mask:
     before = case.table.get(f"last:{name}", rows)
     case.table.put(f"last:{name}", rows, now_read)
-    return ~np.isnan(now_read) & (now_read != before)
+    moved: Mask = ~np.isnan(now_read) & (now_read != before)
+    return moved
 
 
-def _nulls(case: Casebook, records: Columns, rows: Rows, ok: Any) -> None:
+def _nulls(case: Casebook, records: Columns, rows: Rows, ok: Mask) -> None:
     """Count how long each field that the device has answered in this boot has been null."""
     boot = np.array([boot_number(b) for b in records.objects("boot_id")], np.float64)
     fresh = case.table.get("boot", rows) != boot

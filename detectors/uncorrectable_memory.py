@@ -33,9 +33,9 @@ CONTAINED_SECONDS = 90.0
 # errors between two rows: the driver takes the device away after the first few.
 ABSURD_UNCORRECTED = 100_000.0
 
-# Corrected errors are normal; a failing stack was seen at up to 17,600 a second (NVSentinel#1748). Ten a second, for a
-# minute, is a thousand times the background of a healthy device and still a thousandth of a dying one.
-STORM_PER_SECOND = 10.0
+# Corrected errors are normal: a few a day on a healthy device. A failing stack was seen at up to 17,600 a second
+# (NVSentinel#1748). One a second, for a minute, is far from both.
+STORM_PER_SECOND = 1.0
 STORM_ROWS = 6  # rows of 10 s
 
 # A finding of a counter that grew goes on for a day without more, unless a reset or reboot restarts the counter: then

@@ -98,7 +98,11 @@ class Rig:
                 "temperature_shutdown_celsius": 95.0,
                 "temperature_memory_limit_celsius": 95.0,
                 "throttle_ratio": {"power_cap": 0.8} if busy else {"idle": 1.0},
-                "ecc_blocks_total": {"dram.corrected": self.background[i], "dram.uncorrected": 0, "sram.uncorrected": 0},
+                "ecc_blocks_total": {
+                    "dram.corrected": self.background[i],
+                    "dram.uncorrected": 0,
+                    "sram.uncorrected": 0,
+                },
                 "ecc_uncorrected_lifetime_total": 3,
                 "sram_threshold_exceeded": False,
                 "row_remap_pending": False,

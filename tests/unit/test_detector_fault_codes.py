@@ -34,9 +34,7 @@ def codes(findings: list[Any]) -> list[str]:
         ("amd", "thermal", "T", "warning", False),
     ],
 )
-def test_one_line_by_its_class(
-    make_rig: Any, vendor: str, code: str, letter: str, severity: str, found: bool
-) -> None:
+def test_one_line_by_its_class(make_rig: Any, vendor: str, code: str, letter: str, severity: str, found: bool) -> None:
     """Classes C, P, U, R, H, L, M, V open at once, I never, A and mere warnings of H, L, T not by one line."""
     rig = make_rig(vendor, gpus=2)
     rig.steps(2)

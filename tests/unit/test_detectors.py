@@ -86,7 +86,6 @@ PLANTED: dict[str, tuple[str, dict[str, Any], int, str, str]] = {
     "xGMI error": ("amd", {"link_error_status": 1}, 2, "link.error_status", "L"),
     "fabric lost": ("nvidia", {"fabric_state": "in_progress"}, 3, "fabric.not_completed", "L"),
     "fabric unhealthy": ("nvidia", {"fabric_health": {"degraded_bandwidth": "true"}}, 3, "fabric.unhealthy", "L"),
-    "PCIe fatal": ("nvidia", {"pcie_errors_total": {"fatal": 1}}, 1, "", ""),
     "activity zero": ("amd", {"activity_compute_ratio": 0.0, "activity_compute_max_ratio": 0.0, "power_min_watts": 700.0},
                       6, "telemetry.activity_zero", "S"),
     "energy stuck": ("nvidia", {"energy_joules_total": 5.0}, 19, "telemetry.energy_stuck", "S"),
@@ -94,12 +93,12 @@ PLANTED: dict[str, tuple[str, dict[str, Any], int, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [c for c in PLANTED if PLANTED[c][3]])
+@pytest.mark.parametrize("case", PLANTED)
 def test_a_planted_fault_is_found_on_its_device_alone_and_not_before_its_time(make_rig: Any, case: str) -> None:
     """The code appears on the planted device, with its class, at the row at which its bound is met, and clears."""
     vendor, columns, rows, code, letter = PLANTED[case]
-    rig = make_rig(vendor, gpus=4)
-    assert rig.steps(3) == []
+    rig = make_rig(vendor, gpus=3)
+    assert rig.steps(2) == []
     rig.plant(2, **columns)
     before = rig.steps(rows - 1)
     assert code not in {f.code for f in before}
@@ -111,23 +110,23 @@ def test_a_planted_fault_is_found_on_its_device_alone_and_not_before_its_time(ma
     if code.startswith(("memory.uncorrected", "memory.block", "memory.deferred")):
         rig.reload_driver()  # counters go on until they restart
     rig.heal(2)
-    cleared = rig.steps(8)
+    cleared = rig.steps(7)
     assert code in {f.code for f in cleared if f.cleared_at}
     assert rig.engine.open_findings() == []
 
 
 @pytest.mark.parametrize("vendor", BOTH)
-def test_an_hour_of_healthy_work_finds_nothing(make_rig: Any, vendor: str) -> None:
-    """Load, rest, clock and link changes, a driver reload and a reboot of eight healthy devices open no finding."""
-    rig = make_rig(vendor)
-    found = rig.steps(20)
+def test_healthy_work_finds_nothing(make_rig: Any, vendor: str) -> None:
+    """Load, rest, clock and link changes, a driver reload and a reboot of healthy devices open no finding."""
+    rig = make_rig(vendor, gpus=4)
+    found = rig.steps(8)
     rig.busy = False
-    found += rig.steps(20)
+    found += rig.steps(8)
     rig.reload_driver()
     rig.busy = True
-    found += rig.host_reading() + rig.steps(20)
+    found += rig.host_reading() + rig.steps(8)
     rig.reboot()
-    found += rig.host_reading() + rig.steps(20)
+    found += rig.host_reading() + rig.steps(8)
     assert found == []
 
 
@@ -173,17 +172,15 @@ def test_counts_that_prove_nothing_open_no_memory_finding(make_rig: Any, columns
 
 
 def test_a_corrected_storm_needs_a_minute(make_rig: Any) -> None:
-    """Hundreds of corrected errors a row for six rows are a storm; the background is none."""
+    """Hundreds of corrected errors a row for six rows are a storm, and not one row sooner."""
     rig = make_rig("amd", gpus=2)
-    rig.steps(2)
+    rig.plant(0, ecc_corrected_total=0)
+    rig.step()
     found = []
     for i in range(1, 7):
-        rig.plant(0, ecc_corrected_total=1000 + i * 500)
-        found.append(bool([f for f in rig.step() if f.code == "memory.corrected_storm"]))
-    assert [False] * 5 + [True] == found[:6] or [False] * 6 == found
-    rig.plant(0, ecc_corrected_total=1000 + 7 * 500)
-    rig.step()
-    assert "memory.corrected_storm" in {f.code for f in rig.engine.open_findings()}
+        rig.plant(0, ecc_corrected_total=500 * i)
+        found.append([f.code for f in rig.step()])
+    assert [[], [], [], [], [], ["memory.corrected_storm"]] == found
 
 
 def test_missing_gpus_are_found_after_three_readings(make_rig: Any) -> None:
