@@ -333,6 +333,7 @@ def clickhouse_sql(keep_days: int) -> str:
 # ---- JSON Schema
 
 
+@cache
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the wire: a batch of any kind, and each kind's record by its name."""
     (*_,), components = msgspec.json.schema_components(KINDS.values(), ref_template="#/$defs/{name}")
