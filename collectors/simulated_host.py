@@ -112,7 +112,7 @@ class Host:
 
     def device_rows(self, at: int) -> list[dict[str, Any]]:
         """Return one GpuReading row per device that is still listed, without what is `same` in all of them."""
-        random = Random(hash((self.seed, at)) ^ int(self.boot_id[:8], 16))
+        random = Random(self.seed << 96 ^ int(self.boot_id[:8], 16) << 64 ^ at)
         marking = [
             a
             for a in self.faults
