@@ -36,18 +36,21 @@ class Rig:
         self.planted: dict[int, dict[str, Any]] = {}
         self.energy = [1e6 * (1 + i) for i in range(gpus)]
         self.background = [self.random.randrange(50) for _ in range(gpus)]
-        self.bytes = 0
 
     def device(self, i: int) -> str:
+        """Return the id of one device."""
         return f"{self.vendor}-{self.host}-{i}"
 
     def plant(self, i: int, **columns: Any) -> None:
+        """Override columns of one device from now on."""
         self.planted.setdefault(i, {}).update(columns)
 
     def heal(self, i: int) -> None:
+        """Take everything that was planted in one device away."""
         self.planted.pop(i, None)
 
     def batch(self, kind: str, rows: list[dict[str, Any]]) -> Batch:
+        """Return rows as a batch of this host and boot."""
         names = {n for row in rows for n in row}
         columns = {n: [row.get(n) for row in rows] for n in names}
         return Batch(kind, KINDS[kind].VERSION, "c1", self.host, f"boot-{self.boot}", 0, len(rows), columns)
@@ -141,13 +144,17 @@ class Rig:
 
     def step(self, seconds: float = 10.0, *, ticked: bool = True) -> list[Finding]:
         """Let time pass and feed one row of each device; return what the engine answers."""
-        self.now += int(seconds * SECOND)
-        rows = [self._gpu(i) for i in range(self.gpus)]
-        rows = [row for row in rows if row.pop("present", True)]
-        found = self.engine.feed(self.batch("gpu_reading", rows), self.now)
+        found = self.engine.feed(self.readings(seconds), self.now)
         return found + (self.engine.tick(self.now) if ticked else [])
 
+    def readings(self, seconds: float = 10.0) -> Batch:
+        """Let time pass and return one row of each device."""
+        self.now += int(seconds * SECOND)
+        rows = [self._gpu(i) for i in range(self.gpus)]
+        return self.batch("gpu_reading", [row for row in rows if row.pop("present", True)])
+
     def steps(self, count: int) -> list[Finding]:
+        """Do several steps of ten seconds."""
         return [f for _ in range(count) for f in self.step()]
 
     def host_reading(self, **columns: Any) -> list[Finding]:
@@ -165,6 +172,7 @@ class Rig:
         return self.engine.feed(self.batch("host_reading", [row | columns]), self.now)
 
     def host_readings(self, count: int, **columns: Any) -> list[Finding]:
+        """Feed host readings ten seconds apart."""
         found = []
         for _ in range(count):
             self.now += 10 * SECOND
@@ -180,7 +188,7 @@ class Rig:
             "model": MODELS[self.vendor] if i is not None else "",
             "pci_address": None if i is None else f"0000:{16 + i:02x}:00.0",
             "source": "kernel_log",
-            "kind": code.split(":")[0],
+            "kind": code.partition(":")[0],
             "code": code,
             "fault_class": letter,
             "severity": severity,

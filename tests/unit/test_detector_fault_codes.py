@@ -10,6 +10,7 @@ SECOND = 1_000_000_000
 
 
 def codes(findings: list[Any]) -> list[str]:
+    """Return the codes of the findings that are open."""
     return [f.code for f in findings if f.cleared_at is None]
 
 

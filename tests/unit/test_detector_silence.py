@@ -24,6 +24,7 @@ def fleet(make_rig: Any, racks: dict[str, str]) -> tuple[Engine, list[Any]]:
 
 
 def run(engine: Engine, rigs: list[Any], steps: int, silent: set[str]) -> list[Any]:
+    """Let minutes pass in which some hosts say nothing."""
     found = []
     for _ in range(steps):
         for rig in rigs:

@@ -86,8 +86,9 @@ PLANTED: dict[str, tuple[str, dict[str, Any], int, str, str]] = {
     "xGMI error": ("amd", {"link_error_status": 1}, 2, "link.error_status", "L"),
     "fabric lost": ("nvidia", {"fabric_state": "in_progress"}, 3, "fabric.not_completed", "L"),
     "fabric unhealthy": ("nvidia", {"fabric_health": {"degraded_bandwidth": "true"}}, 3, "fabric.unhealthy", "L"),
-    "activity zero": ("amd", {"activity_compute_ratio": 0.0, "activity_compute_max_ratio": 0.0, "power_min_watts": 700.0},
-                      6, "telemetry.activity_zero", "S"),
+    "activity zero": (
+        "amd", {"activity_compute_ratio": 0.0, "power_min_watts": 700.0}, 6, "telemetry.activity_zero", "S",
+    ),
     "energy stuck": ("nvidia", {"energy_joules_total": 5.0}, 19, "telemetry.energy_stuck", "S"),
     "field lost": ("amd", {"temperature_hotspot_celsius": None}, 30, "telemetry.field_lost", "S"),
 }  # fmt: skip

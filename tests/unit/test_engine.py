@@ -71,7 +71,7 @@ def test_old_rows_and_rows_from_the_future_open_nothing(make_rig: Any, seconds: 
 
 
 def test_an_old_fault_of_another_day_opens_nothing(make_rig: Any) -> None:
-    """A driver that repeats a record of 15 hours ago (ROCm/device-metrics-exporter#506) does not mark a good GPU bad."""
+    """A driver repeats a record of 15 hours ago (ROCm/device-metrics-exporter#506): the GPU is as good as before."""
     rig = make_rig("amd", gpus=1)
     rig.step()
     old = rig.now - 15 * 3600 * SECOND
@@ -118,10 +118,16 @@ def test_a_restart_forgets_nothing(make_rig: Any) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff\xfe", b"[]", b'{"version": 1}', b'{"version":9,"detectors":{},"last_at":{},"hosts":{},"open":[],"checks":{}}',
-     b"[" * 100_000],
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b'{"version": 1}',
+        b'{"version":9,"detectors":{},"last_at":{},"hosts":{},"open":[],"checks":{}}',
+        b"[" * 100_000,
+    ],
     ids=["empty", "bytes", "list", "cut", "future", "deep"],
-)  # fmt: skip
+)
 def test_a_broken_memory_starts_fresh_and_says_so(make_rig: Any, data: bytes) -> None:
     """Garbage and unknown versions are one sentence, and the engine works."""
     rig = make_rig("nvidia", gpus=1)
