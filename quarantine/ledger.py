@@ -148,6 +148,7 @@ class Ledger:
         except BaseException:
             self.close()
             raise
+        self._opened = self._identity()
 
     def close(self) -> None:
         """Close all connections."""
@@ -166,10 +167,22 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[Writing]:
         """Open the one transaction that may write; it commits when the block ends without an error."""
+        if self._identity() != self._opened:
+            raise LedgerError(f"the ledger {self.target} was moved, deleted or replaced since it was opened; restart")
         with self._errors(), self._begin() as connection:
             # Other databases than SQLite let several writers begin; this row makes them wait for each other.
             connection.execute(sa.select(VERSION).with_for_update())
             yield Writing(connection)
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Return device and inode of an SQLite file: SQLite goes on writing into one that was moved away or deleted."""
+        if "://" in self.target:
+            return None
+        try:
+            status = Path(self.target).stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def _begin(self) -> Iterator[sa.Connection]:
@@ -255,9 +268,9 @@ def _row(event: HoldEvent) -> dict[str, Any]:
 def _event(row: Any) -> HoldEvent:
     """Read a row back; what an older program did not write takes the field's default."""
     values = {name: row[name] for name in FIELDS if row[name] is not None}
-    if "evidence" in values:
-        values["evidence"] = msgspec.json.decode(values["evidence"])
     try:
+        if "evidence" in values:
+            values["evidence"] = msgspec.json.decode(values["evidence"])
         return msgspec.convert(values, HoldEvent)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:  # a ValidationError is one too
         raise LedgerError(f"event {row['event_id']!r} of the ledger is not readable: {error}") from None
