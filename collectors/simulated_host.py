@@ -20,6 +20,7 @@ from passmuster.records import INT64_MAX, DeviceState, FaultEvent
 TICK = 10 * SECOND  # one row per device
 BOOT_SECONDS = 90
 HEAT_SECONDS = 45.0  # time constant with which heat follows load
+HEAT_PER_TICK = 1 - math.exp(-TICK / SECOND / HEAT_SECONDS)
 # What of a device's identity a row keeps when the device answers nothing.
 IDENTITY = ("observed_at", "vendor", "model", "interval_seconds", "device_id", "pci_address", "index")
 FROZEN = "frozen_sensor"
@@ -104,7 +105,7 @@ class Host:
         load.level = job.level(at) if job is not None else 0.0
         load.busy = job is not None
         load.memory_share = job.memory_share if job is not None else 0.0
-        load.warm += (load.level - load.warm) * (1 - math.exp(-TICK / SECOND / HEAT_SECONDS))
+        load.warm += (load.level - load.warm) * HEAT_PER_TICK
         load.work_seconds += load.level * TICK / SECOND
         load.uptime_seconds = (at - self.boot_at) / SECOND
         # Rooms are a degree warmer in the afternoon.
@@ -118,6 +119,8 @@ class Host:
             for a in self.faults
             if a.fault.at <= at and (a.kind.on_device is not None or a.kind.fate or a.kind.name == FROZEN)
         ]
+        # A device that answers nothing has no counters to change: what takes its answers away comes last.
+        marking.sort(key=lambda a: bool(a.kind.fate))
         rows = []
         for device in self.info.devices:
             row: dict[str, Any] | None = {
@@ -150,7 +153,7 @@ class Host:
                 row["gpus_seen"] = None
                 row["collectors"] = row["collectors"] | {vendor: "hung"}
                 row["missing"] = {"gpus_seen": "stale"}
-            elif strike.active and a.kind.fate:
+            elif strike.active and a.kind.fate and row["gpus_seen"] is not None:
                 row["gpus_seen"] = {vendor: row["gpus_seen"][vendor] - 1}
         return row
 

@@ -152,6 +152,18 @@ def test_a_planted_fault_is_in_the_data(kind: FaultKind, unharmed: dict[str, lis
     assert changed == (set() if kind.name == "forged_line" else set(fault.hosts))
 
 
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.AMD])
+def test_one_device_can_have_every_fault(vendor: Vendor) -> None:
+    """Faults that pile up on a device, in either order, still make valid batches."""
+    for kinds in (KINDS, KINDS[::-1]):
+        fleet = small(gpus_per_host=1)
+        for second, kind in enumerate(kinds):
+            if vendor in kind.vendors and not kind.silent:
+                fleet.plant(kind.name, host_of(fleet, vendor), START + (60 + second) * SECOND)
+        batches = run(fleet, 160)
+        assert batches == [decode(encode(batch)) for batch in batches]
+
+
 def test_kernel_log_lines_go_through_the_classifier() -> None:
     """An XID 79 line becomes the event that the agent would make of it."""
     fleet = small()
