@@ -15,7 +15,18 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 CACHE = Path(tempfile.gettempdir()) / f"passmuster-doubles-{os.getuid()}"
-FLAGS = ("-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-pthread")
+FLAGS = (
+    "-std=gnu11",
+    "-O1",
+    "-g",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pthread",
+)
 
 
 def compile_shared(name: str, source: Path, soname: str, *extra: Path) -> Path:
