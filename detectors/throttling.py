@@ -79,15 +79,16 @@ def observe(state: State, records: Columns, now: int) -> tuple[State, list[Findi
         "temperature_hotspot_celsius",
         "temperature_hotspot_max_celsius",
     )
-    for code, limit, margin in (
-        ("thermal.hot", number(records, "temperature_slowdown_celsius"), HOT_MARGIN_CELSIUS),
-        ("thermal.shutdown_near", number(records, "temperature_shutdown_celsius"), SHUTDOWN_MARGIN_CELSIUS),
+    slowdown_bound = number(records, "temperature_slowdown_celsius") - HOT_MARGIN_CELSIUS
+    shutdown_bound = number(records, "temperature_shutdown_celsius") - SHUTDOWN_MARGIN_CELSIUS
+    too_hot = hottest >= shutdown_bound
+    for code, bad, bound in (
+        ("thermal.hot", (hottest >= slowdown_bound) & ~too_hot, slowdown_bound),
+        ("thermal.shutdown_near", too_hot, shutdown_bound),
     ):
-        bound = limit - margin
-        known = ~np.isnan(hottest) & (limit > 0)
         case.watch(
-            records, rows, code, hottest >= bound, known, need_bad=HARD_ROWS, need_good=GOOD_ROWS, value=hottest,
-            bound=bound, columns=beside,
+            records, rows, code, bad, ~np.isnan(hottest) & (bound > 0), need_bad=HARD_ROWS, need_good=GOOD_ROWS,
+            value=hottest, bound=bound, columns=beside,
         )  # fmt: skip
     memory = _highest_of(records, "temperature_memory_celsius", "temperature_memory_max_celsius")
     memory = np.fmax(memory, highest_stack(records))

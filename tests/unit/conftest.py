@@ -221,7 +221,7 @@ class Rig:
 MakeRig = Callable[..., Rig]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_rig() -> MakeRig:
     """Build a rig with an engine of its own: ``make_rig("amd")``, with ``engine=`` to share one."""
 
