@@ -13,6 +13,7 @@ from passmuster.exits import ExitCode
 GENERATED = {
     "docs/config.md": "passmuster.docs_cli:config_reference",
     "docs/cli.md": "passmuster.docs_cli:cli_reference",
+    "docs/detectors.md": "detectors.docs:render",
     "docs/records.md": "passmuster.schema_docs:records_reference",
     "docs/records.schema.json": "passmuster.schema_docs:json_schema_text",
     "docs/metrics.md": "passmuster.schema_docs:metrics_reference",
