@@ -7,16 +7,18 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from passmuster import config as configuration
 from passmuster.errors import UserError
-from quarantine.ledger import LedgerError
-from quarantine.local_service import LocalService, open_service
-from quarantine.service import Hold
+from quarantine.service import Hold, LedgerError
 from quarantine.why import utc, why_text
+
+if TYPE_CHECKING:
+    from quarantine.local_service import LocalService
 
 
 class Door(msgspec.Struct, frozen=True):
@@ -33,6 +35,11 @@ class Door(msgspec.Struct, frozen=True):
             if not create:
                 raise LedgerError(f"there is no ledger at {target}; give --ledger or --config")
             click.echo(f"muster: a new ledger begins at {target}", err=True)
+        try:
+            from quarantine.local_service import open_service
+        except ModuleNotFoundError as error:
+            # Agents are installed without the ledger's library; people who read holds need it.
+            raise LedgerError(f"the ledger needs {error.name}: pip install 'passmuster[dash]'") from None
         return open_service(config, ledger=target)
 
 

@@ -14,20 +14,12 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateColumn
 
-from passmuster.errors import UserError
-from passmuster.exits import ExitCode
 from passmuster.records import HoldEvent
-from quarantine.service import HostFacts
+from quarantine.service import HostFacts, LedgerError
 
 LEDGER_VERSION = 1  # of the tables that are not derived from HoldEvent
 BUSY_SECONDS = 10.0  # how long a writer waits for another before it gives up
 WRITING = "ledger_writing"
-
-
-class LedgerError(UserError):
-    """The ledger cannot be opened, read or written."""
-
-    exit_code = ExitCode.INCOMPLETE
 
 
 SENTENCES = {

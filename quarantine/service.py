@@ -17,6 +17,12 @@ class HoldError(UserError):
     exit_code = ExitCode.FAIL
 
 
+class LedgerError(UserError):
+    """The ledger cannot be opened, read or written."""
+
+    exit_code = ExitCode.INCOMPLETE
+
+
 class HostFacts(Struct, frozen=True, kw_only=True):
     """A host that reports now, and where it stands. The brakes count only these hosts."""
 

@@ -17,10 +17,10 @@ from passmuster.records import FaultClass, Finding, Mode, Severity, SubjectKind
 from quarantine.actuators import DryRun
 from quarantine.brakes import Limits
 from quarantine.cli import holds
-from quarantine.ledger import Ledger, LedgerError
+from quarantine.ledger import Ledger
 from quarantine.local_service import LocalService
 from quarantine.policy import Policy
-from quarantine.service import HoldError, HostFacts
+from quarantine.service import HoldError, HostFacts, LedgerError
 
 NOW = 1_790_000_000_000_000_000
 
@@ -186,3 +186,17 @@ def test_the_whole_command_exits_with_our_codes(ledger: Path, arguments: list[st
     )
     assert code == done.returncode
     assert "Traceback" not in done.stderr
+
+
+def test_without_the_ledgers_library_it_says_what_to_install(ledger: Path) -> None:
+    """An agent-only installation has no SQLAlchemy; that is one sentence."""
+    program = "import sys; sys.modules['sqlalchemy'] = None; from passmuster.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "holds", "--ledger", str(ledger), "list"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ExitCode.INCOMPLETE == done.returncode
+    assert "muster: the ledger needs sqlalchemy: pip install 'passmuster[dash]'\n" == done.stderr

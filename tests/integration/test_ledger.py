@@ -16,8 +16,8 @@ from msgspec import structs
 
 from passmuster.exits import ExitCode
 from passmuster.records import FaultClass, HoldEvent, HoldKind
-from quarantine.ledger import EVENTS, FIELDS, Ledger, LedgerError, columns_of
-from quarantine.service import HostFacts
+from quarantine.ledger import EVENTS, FIELDS, Ledger, columns_of
+from quarantine.service import HostFacts, LedgerError
 
 NOW = 1_790_000_000_000_000_000
 

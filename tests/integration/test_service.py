@@ -297,10 +297,19 @@ def test_the_why_page_tells_all(service: LocalService) -> None:
     service.observe([finding("h1")], NOW)
     text = why_text(service.holds(NOW)[0])
     for word in (
-        "h1 is held", "Lost from the bus", "device: serial-h1", "owner: policy", "since: 2026-09-21", "pci: 0000:17:00.0",
-        "the host is rebooted once", "Reboot once.", "placed by policy", "acted by actuator:recording: drained h1",
-        "goes to a person's queue: 2026-09-24", "model: H200, pool: p, rack: r1",
-    ):  # fmt: skip
+        "h1 is held",
+        "Lost from the bus",
+        "device: serial-h1",
+        "owner: policy",
+        "since: 2026-09-21",
+        "pci: 0000:17:00.0",
+        "the host is rebooted once",
+        "Reboot once.",
+        "placed by policy",
+        "acted by actuator:recording: drained h1",
+        "goes to a person's queue: 2026-09-24",
+        "model: H200, pool: p, rack: r1",
+    ):
         assert word in text
 
 
