@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -72,7 +73,7 @@ class Latest(Struct, frozen=True):
 
 
 class Aggregate:
-    """Takes samples of all tiers, gives rows. Times: ``now`` is nanoseconds UTC, ``mono`` monotonic seconds.
+    """Takes samples of all tiers, gives rows; `latest` may be called from other threads. Times: ``now`` is nanoseconds UTC, ``mono`` monotonic seconds.
 
     ``periods`` is the period of each tier in seconds, ``ring_seconds`` how much of the fast tier is kept.
     """
@@ -85,15 +86,17 @@ class Aggregate:
         self._pending: list[dict[str, Any]] = []
         self._closed_at: float | None = None
         self._shipped: dict[tuple[str, str], float] = {}
+        self._lock = threading.Lock()  # one thread changes, the exporter's reads
 
     def identify(self, identities: Iterable[DeviceIdentity]) -> None:
         """Learn who is at which address. What is no longer named stays known: it is lost, not forgotten."""
-        for identity in identities:
-            known = self._devices.get(identity.pci_address)
-            if known is None or known.identity.device_id != identity.device_id:
-                self._devices[identity.pci_address] = _Device(identity)
-            else:
-                known.identity = identity
+        with self._lock:
+            for identity in identities:
+                known = self._devices.get(identity.pci_address)
+                if known is None or known.identity.device_id != identity.device_id:
+                    self._devices[identity.pci_address] = _Device(identity)
+                else:
+                    known.identity = identity
 
     def identities(self) -> dict[str, DeviceIdentity]:
         """Return every device seen in this boot, by PCI address."""
@@ -113,7 +116,8 @@ class Aggregate:
             device = self._devices.get(sample.pci_address)
             if device is None:
                 continue
-            self._add_one(device, tier, sample, mono)
+            with self._lock:
+                self._add_one(device, tier, sample, mono)
             if tier is Tier.FAST:
                 device_id = device.identity.device_id
                 ring = self._ring.setdefault(device_id, deque(maxlen=self._ring_length))
@@ -165,15 +169,17 @@ class Aggregate:
             device.counters[name] = new
         device.epoch += restarted
 
-    def close_interval(self, now: int, mono: float) -> int:
-        """End the interval: one row per known device joins what `take` will give; returns the number of rows."""
+    def close_interval(self, now: int, mono: float) -> list[dict[str, Any]]:
+        """End the interval: returns one row per known device; they also wait for `take`."""
         interval = 0.0 if self._closed_at is None else max(0.0, mono - self._closed_at)
         self._closed_at = mono
+        rows = []
         for device in self._devices.values():
-            self._pending.append(self._row(device, now, mono, interval))
+            rows.append(self._row(device, now, mono, interval))
             device.samples, device.throttle_samples = 0, 0
             device.least, device.most, device.throttled = {}, {}, {}
-        return len(self._devices)
+        self._pending += rows
+        return rows
 
     def _row(self, device: _Device, now: int, mono: float, interval: float) -> dict[str, Any]:
         values, missing = self._fresh(device, mono)
@@ -211,32 +217,27 @@ class Aggregate:
     def latest(self, mono: float) -> list[Latest]:
         """Return every known device as it is now, for the exporter and the verdict."""
         found = []
-        for device in self._devices.values():
-            values, missing = self._fresh(device, mono)
-            age = None if device.answered_at is None else mono - device.answered_at
-            found.append(Latest(device.identity, device.state, device.epoch, values, missing, age))
+        with self._lock:
+            for device in self._devices.values():
+                values, missing = self._fresh(device, mono)
+                age = None if device.answered_at is None else mono - device.answered_at
+                found.append(Latest(device.identity, device.state, device.epoch, values, missing, age))
         return found
 
-    def take(self, header: tuple[str, str, str], seq: int) -> Batch | None:
-        """Return the closed rows since the last call as one batch; None when there are none."""
+    def take(self) -> list[dict[str, Any]]:
+        """Return the rows closed since the last call."""
         rows, self._pending = self._pending, []
-        return columnar(rows, header, seq) if rows else None
+        return rows
 
-    def pending(self) -> int:
-        """Return how many closed rows wait."""
-        return len(self._pending)
+    def before_fault(self, device_id: str, fault_class: str, mono: float) -> list[dict[str, Any]]:
+        """Return the rows of a device's ring, once per device, class and hour; none otherwise.
 
-    def before_fault(
-        self, device_id: str, fault_class: str, mono: float, header: tuple[str, str, str], seq: int
-    ) -> Batch | None:
-        """Return the ring of a device, once per device, class and hour; None otherwise.
-
-        Its rows are instants (``interval_seconds`` 0), so that they add no exposure to the rows of their interval.
+        They are instants (``interval_seconds`` 0), so that they add no exposure to the rows of their interval.
         """
         last = self._shipped.get((device_id, fault_class))
         ring = self._ring.get(device_id)
         if not ring or (last is not None and mono - last < HOUR_SECONDS):
-            return None
+            return []
         if len(self._shipped) >= MAX_SHIPPED_KEYS:
             self._shipped.pop(next(iter(self._shipped)))
         self._shipped[device_id, fault_class] = mono
@@ -247,7 +248,7 @@ class Aggregate:
             row = _identified(device.identity, at) | values
             row |= {"state": state, "interval_seconds": 0.0, "samples": 1, "epoch": device.epoch}
             rows.append(row)
-        return columnar(rows, header, seq)
+        return rows
 
 
 def _identified(identity: DeviceIdentity, at: int) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def _identified(identity: DeviceIdentity, at: int) -> dict[str, Any]:
 
 
 def columnar(rows: list[dict[str, Any]], header: tuple[str, str, str], seq: int) -> Batch:
-    """Build a batch of `GpuReading` from plain rows; ``header`` is cluster, host, boot id."""
+    """Build a batch of `GpuReading` from plain rows, at least one; ``header`` is cluster, host, boot id."""
     columns: dict[str, Any] = {}
     for name in FIELDS:
         column = [row.get(name) for row in rows]
