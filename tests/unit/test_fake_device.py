@@ -184,5 +184,5 @@ def test_a_recording_cut_short_is_refused(tmp_path: Path) -> None:
     """Half a gzip file, as a full disk leaves it, is refused by name."""
     path = tmp_path / "half.gz"
     path.write_bytes(RECORDING.read_bytes()[:2000])
-    with pytest.raises(BadRecord, match="end-of-stream|cut"):
+    with pytest.raises(BadRecord, match=r"end-of-stream|cut"):
         list(read(path))
