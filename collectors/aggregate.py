@@ -73,9 +73,10 @@ class Latest(Struct, frozen=True):
 
 
 class Aggregate:
-    """Takes samples of all tiers, gives rows; `latest` may be called from other threads. Times: ``now`` is nanoseconds UTC, ``mono`` monotonic seconds.
+    """Takes samples of all tiers, gives rows; `latest` may be called from other threads.
 
-    ``periods`` is the period of each tier in seconds, ``ring_seconds`` how much of the fast tier is kept.
+    Times: ``now`` is nanoseconds UTC, ``mono`` monotonic seconds. ``periods`` is the period of each tier in seconds,
+    ``ring_seconds`` how much of the fast tier is kept.
     """
 
     def __init__(self, periods: dict[Tier, float], ring_seconds: float) -> None:
@@ -102,13 +103,12 @@ class Aggregate:
         """Return every device seen in this boot, by PCI address."""
         return {address: device.identity for address, device in self._devices.items()}
 
-    def mark(self, vendor: str, state: DeviceState, *, except_for: Iterable[str] = ()) -> None:
-        """Set the state of every device of a vendor: its library hangs, or no longer names the device."""
-        kept = set(except_for)
-        for address, device in self._devices.items():
-            if device.identity.vendor == vendor and address not in kept:
-                device.state = state
-                device.values, device.missing = {}, {}
+    def mark(self, addresses: Iterable[str], state: DeviceState) -> None:
+        """Set the state of devices whose library hangs, ended, or no longer names them; no value of theirs holds."""
+        with self._lock:
+            for address in addresses:
+                device = self._devices[address]
+                device.state, device.values, device.missing = state, {}, {}
 
     def add(self, tier: Tier, samples: Iterable[DeviceSample], now: int, mono: float) -> None:
         """Take one tier's answer for all devices of a vendor."""

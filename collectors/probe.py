@@ -181,7 +181,7 @@ class DeviceProbe:
 
     def __init__(self, vendor: str, config: Agent, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.vendor = vendor
-        self.name = vendor.partition(":")[0]
+        self.name = f"fake_{Path(vendor).stem}" if vendor.startswith("fake:") else vendor
         self.outcome = Outcome.STARTING
         self.reason = ""
         self.versions: dict[str, str] = {}

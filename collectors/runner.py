@@ -157,6 +157,7 @@ class Runner:
         self._closing = False
         self._intervals_to_ship = 1  # the first row leaves at once
         self._faults: dict[tuple[str, str], FaultEvent] = {}
+        self._named: dict[str, set[str]] = {p.name: set() for p in probes}  # addresses that each library ever named
 
     # ---- the loop
 
@@ -232,15 +233,15 @@ class Runner:
             probe.check()
         except ProbeHung as error:
             health.errors += 1
-            self.aggregate.mark(probe.name, DeviceState.HUNG)
+            self.aggregate.mark(self._named[probe.name], DeviceState.HUNG)
             self._trouble(probe, "hung_probe", "hung_probe", FaultClass.HANG, str(error))
         except ProbeCrashed as error:
             health.errors += 1
-            self.aggregate.mark(probe.name, DeviceState.UNREADABLE)
+            self.aggregate.mark(self._named[probe.name], DeviceState.UNREADABLE)
             self._trouble(probe, "other_fault", "other_fault:probe_crash", FaultClass.HANG, str(error))
         health.outcome, health.reason = probe.outcome, probe.reason
         if probe.outcome is not Outcome.OK:
-            self.seen.pop(probe.name, None)
+            self.seen.pop(probe.name, None)  # null, not 0: nobody counted
 
     def _answered(self, probe: DeviceProbe, answered: Answered, health: CollectorHealth) -> None:
         now = self.time.now()
@@ -264,11 +265,12 @@ class Runner:
 
     def _identified(self, probe: DeviceProbe, identities: list[DeviceIdentity], now: int) -> None:
         self.aggregate.identify(identities)
+        named = {identity.pci_address for identity in identities}
+        self.aggregate.mark(self._named[probe.name] - named, DeviceState.LOST)
+        self._named[probe.name] |= named
         vendors = {identity.vendor.value for identity in identities} or {probe.name}
         for vendor in vendors:
-            named = [i.pci_address for i in identities if i.vendor == vendor]
-            self.aggregate.mark(vendor, DeviceState.LOST, except_for=named)
-            self.seen[vendor] = len(named)
+            self.seen[vendor] = sum(i.vendor == vendor for i in identities)
         for collector in self._collectors.values():
             if isinstance(collector, KernelLog):
                 collector.devices = self.aggregate.identities()

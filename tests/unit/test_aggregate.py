@@ -118,7 +118,7 @@ def test_slow_values_are_carried_until_stale(aggregate: Aggregate) -> None:
 def test_hung_device_has_a_row_without_values(aggregate: Aggregate) -> None:
     """A device whose library hangs is in the telemetry as hung, with no value that looks alive."""
     aggregate.add(Tier.FAST, [sample({"power_watts": 700.0})], 1, 1.0)
-    aggregate.mark("nvidia", DeviceState.HUNG)
+    aggregate.mark([PCI], DeviceState.HUNG)
     columns = batch_of(aggregate, 3.0).columns
     assert ("hung", None) == (columns["state"], columns.get("power_watts"))
 

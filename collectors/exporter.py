@@ -1,0 +1,165 @@
+"""Serves the latest values to Prometheus, named as the records declare; what is null has no series."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import Metric
+
+from collectors.aggregate import Latest
+from collectors.runner import CollectorHealth
+from passmuster import __version__
+from passmuster.errors import UserError
+from passmuster.faults import lookup
+from passmuster.records import DeviceState, Finding, HostReading, Inventory, Severity
+from passmuster.schema import METRIC_PREFIX, UP_WORDS, MetricSpec, metrics
+
+INFO_LABELS = ("pci_address", "serial", "model", "driver", "vbios", "architecture", "board_part_number")
+OTHER_CODE = "other"
+
+
+class Exposed(Struct, frozen=True, kw_only=True):
+    """What there is to show at one moment."""
+
+    devices: list[Latest]
+    host: HostReading | None
+    inventory: list[Inventory]
+    health: dict[str, CollectorHealth]  # by collector
+    restarts: dict[str, int]  # of each vendor's child
+    events: dict[tuple[str, str, str], int]  # (device id, kind, code) to count
+    findings: list[Finding]  # open ones
+
+
+class Exporter:
+    """A Prometheus collector over a snapshot that ``source`` gives at each scrape, from the server's thread."""
+
+    def __init__(self, source: Callable[[], Exposed]) -> None:
+        self._source = source
+        self._specs = [s for s in metrics() if s.kind in ("gpu_reading", "host_reading") and s.shape != "rows"]
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric family that has a series now."""
+        seen = self._source()
+        families: dict[str, Metric] = {}
+        devices = [(_gpu_labels(d), _fields(d)) for d in seen.devices]
+        for spec in self._specs:
+            if spec.kind == "gpu_reading":
+                for labels, values in devices:
+                    _add(families, spec, labels, values.get(spec.field))
+            elif seen.host is not None:
+                _add(families, spec, {}, getattr(seen.host, spec.field))
+        yield from families.values()
+        yield from _about_devices(seen)
+        yield from _about_agent(seen)
+
+
+def exposition(exporter: Exporter) -> bytes:
+    """Return the text of one scrape."""
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    return generate_latest(registry)
+
+
+def serve(exporter: Exporter, address: str, port: int) -> tuple[int, Callable[[], None]]:
+    """Serve /metrics in a thread; returns the port and what stops it. Port 0 takes a free one.
+
+    Raises UserError when the address cannot be bound.
+    """
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    try:
+        server, _ = start_http_server(port, addr=address, registry=registry)
+    except (OSError, OverflowError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        why = "the port is in use" if in_use else str(error)
+        raise UserError(f"the exporter cannot listen on {address} port {port}: {why}; set exporter.port") from None
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return server.server_port, stop
+
+
+def _gpu_labels(device: Latest) -> dict[str, str]:
+    identity = device.identity
+    return {"gpu": str(identity.index), "uuid": identity.device_id, "vendor": identity.vendor.value}
+
+
+def _fields(device: Latest) -> dict[str, Any]:
+    return {**device.values, "state": device.state}
+
+
+def _add(families: dict[str, Metric], spec: MetricSpec, labels: dict[str, str], value: Any) -> None:
+    if value is None:
+        return
+    family = families.get(spec.name)
+    if family is None:
+        family = families[spec.name] = Metric(spec.name.removesuffix("_total"), spec.help, spec.type)
+    for more, number in _samples(spec, value):
+        family.add_sample(spec.name, {**labels, **spec.labels, **more}, number)
+
+
+def _samples(spec: MetricSpec, value: Any) -> Iterator[tuple[dict[str, str], float]]:
+    names = spec.label_names
+    if spec.shape == "value":
+        yield {}, float(value)
+    elif spec.shape == "up":
+        yield {}, 1.0 if value == DeviceState.OK else 0.0
+    elif spec.shape == "state":
+        yield {names[0]: str(value)}, 1.0
+    else:
+        for key, entry in value.items():
+            if spec.shape == "map":
+                parts = str(key).rsplit(".", len(names) - 1)
+                if len(parts) == len(names):
+                    yield dict(zip(names, parts, strict=True)), float(entry)
+            elif spec.shape == "map_up":
+                yield {names[0]: str(key)}, 1.0 if entry in UP_WORDS else 0.0
+            else:
+                yield {names[0]: str(key), "state": str(entry)}, 1.0
+
+
+def _about_devices(seen: Exposed) -> Iterator[Metric]:
+    labels_of = {d.identity.device_id: _gpu_labels(d) for d in seen.devices}
+    info = Metric(METRIC_PREFIX + "gpu_info", "who the device is; always 1", "gauge")
+    for item in seen.inventory:
+        told = {name: str(getattr(item, name) or "") for name in INFO_LABELS}
+        info.add_sample(info.name, {**labels_of.get(item.device_id, {}), **told}, 1.0)
+    counts: dict[tuple[str, str, str], int] = {}
+    for (device_id, kind, code), count in seen.events.items():
+        vendor = labels_of.get(device_id, {}).get("vendor", "host")
+        # A log line may carry any number: only codes of the table become a label of their own.
+        known = not lookup(vendor, kind, code.partition(":")[2] or None).is_default
+        key = (device_id, kind, code if known else OTHER_CODE)
+        counts[key] = counts.get(key, 0) + count
+    events = Metric(METRIC_PREFIX + "gpu_events", "faults that driver or kernel reported", "counter")
+    for (device_id, kind, code), count in counts.items():
+        whose = labels_of.get(device_id, {"gpu": "", "uuid": device_id, "vendor": ""})
+        events.add_sample(events.name + "_total", {**whose, "kind": kind, "code": code}, float(count))
+    findings = Metric(METRIC_PREFIX + "findings_open", "open findings of the host's own detectors", "gauge")
+    for severity in Severity:
+        number = sum(f.severity is severity for f in seen.findings)
+        findings.add_sample(findings.name, {"severity": severity.value}, float(number))
+    yield from (info, events, findings)
+
+
+def _about_agent(seen: Exposed) -> Iterator[Metric]:
+    build = Metric(METRIC_PREFIX + "agent_info", "version of the agent; always 1", "gauge")
+    build.add_sample(build.name, {"version": __version__}, 1.0)
+    errors = Metric(METRIC_PREFIX + "agent_collect_errors", "runs of a collector that failed", "counter")
+    success = Metric(METRIC_PREFIX + "agent_last_success_timestamp_seconds", "when a collector last succeeded", "gauge")
+    state = Metric(METRIC_PREFIX + "agent_collector_state", "what a collector's last run came to", "gauge")
+    for name, health in seen.health.items():
+        errors.add_sample(errors.name + "_total", {"collector": name}, float(health.errors))
+        state.add_sample(state.name, {"collector": name, "state": health.outcome.value}, 1.0)
+        if health.succeeded_at is not None:
+            success.add_sample(success.name, {"collector": name}, health.succeeded_at / 1e9)
+    restarts = Metric(METRIC_PREFIX + "agent_backend_restarts", "starts of a device child after its first", "counter")
+    for name, count in seen.restarts.items():
+        restarts.add_sample(restarts.name + "_total", {"backend": name}, float(max(0, count)))
+    yield from (build, errors, success, state, restarts)
