@@ -62,7 +62,10 @@ class Source(Protocol):
         """Begin."""
 
     def stop(self) -> None:
-        """End, and release everything."""
+        """End; what is left to drain can still be drained."""
+
+    def close(self) -> None:
+        """Release everything, after the last drain."""
 
 
 class Progress(Struct):
@@ -130,6 +133,7 @@ class Running:
         self._stopping.set()
         self.source.stop()
         self._thread.join(timeout=30)
+        self.source.close()
         self.store.close()
 
     def _loop(self) -> None:

@@ -67,6 +67,9 @@ class SimulatedSource:
         self._began = time.monotonic()
 
     def stop(self) -> None:
+        """Nothing to end."""
+
+    def close(self) -> None:
         """Nothing to release."""
 
     def now(self) -> int:

@@ -68,7 +68,7 @@ def up(
     )
     config = replace(config, dash=dash)
     refuse_taken_port(dash.address, dash.port)
-    hosts = simulate if simulate is not None else (0 if local_gpus(config) else DEFAULT_FLEET)
+    hosts = simulate if simulate is not None else (0 if has_devices(config) else DEFAULT_FLEET)
     running = compose(config, hosts=hosts, speed=speed, seed=seed)
     say_where(running, dash.address, dash.port)
     serve(running)
@@ -101,11 +101,11 @@ def refuse_taken_port(address: str, port: int) -> None:
         ) from None
 
 
-def local_gpus(config: Config) -> int:
-    """Return how many GPUs the PCI bus of this machine shows."""
-    from collectors.pci import gpus
+def has_devices(config: Config) -> bool:
+    """Tell whether this machine has devices to watch: on its PCI bus, or because the configuration says so."""
+    from collectors.probe import Outcome, wanted_vendors
 
-    return len(gpus(config.agent.sys_root))
+    return Outcome.STARTING in wanted_vendors(config.agent).values()
 
 
 def compose(config: Config, *, hosts: int, speed: float, seed: int) -> Running:

@@ -88,7 +88,10 @@ def story_chart(story: list[dict[str, Any]], series: pd.DataFrame, since: int, u
             .properties(width=900, height=110)
         )
     # One legend for all lines; the lanes above have colours of their own.
-    return alt.vconcat(story_lanes, *([alt.vconcat(*lines)] if lines else [])).resolve_scale(color="independent")
+    chart: alt.VConcatChart = alt.vconcat(story_lanes, *([alt.vconcat(*lines)] if lines else [])).resolve_scale(
+        color="independent"
+    )
+    return chart
 
 
 def main() -> None:
