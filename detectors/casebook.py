@@ -70,6 +70,7 @@ class Casebook:
 
     def __init__(self, detector: str, state: Mapping[str, Any], now: int) -> None:
         self.detector = detector
+        self.one_shot = bool(state.get("one_shot"))
         self.now = now
         self.table = Table.of(state.get("table"))
         self.open: dict[str, Finding] = {
@@ -202,9 +203,10 @@ class Casebook:
         """Count how long a condition has held; return which rows see it now and which clear it.
 
         It opens at ``need_bad`` rows in a row and clears at ``need_good`` good ones; rows that are not ``known`` count
-        neither way, so a null never clears anything.
+        neither way, so a null never clears anything. In a one-shot look one row is all there will be.
         """
         bad = bad & known
+        need_bad = 1 if self.one_shot else need_bad
         if code not in self._active:
             if not np.count_nonzero(bad):
                 return bad, bad
@@ -260,7 +262,12 @@ class Casebook:
                 bound=None if bound is None else float(bound[i] if isinstance(bound, np.ndarray) else bound),
                 evidence=evidence,
             )
-            if fault_class is not None or severity is not None:
+            if self.one_shot and need_bad > 1:
+                # Seen once, where it takes several rows to be sure: worth telling, not worth refusing work for.
+                finding = replace(
+                    finding, severity=Severity.WARNING, evidence={**(finding.evidence or {}), "confirmed": "no"}
+                )
+            elif fault_class is not None or severity is not None:
                 finding = replace(
                     finding,
                     fault_class=fault_class or finding.fault_class,

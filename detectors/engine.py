@@ -78,13 +78,16 @@ class Engine:
     Deterministic: the same batches with the same ``now`` give the same findings. Redelivered and out-of-order readings
     change nothing, because each subject's readings are taken in growing `observed_at` only. One engine may serve one
     host or a fleet. Not thread-safe: one thread owns it.
+
+    With ``one_shot`` there will be one reading a subject and no more: what takes several rows to be sure is told at
+    once, as a warning.
     """
 
-    def __init__(self, config: Config, detectors: Iterable[Detector] | None = None) -> None:
+    def __init__(self, config: Config, detectors: Iterable[Detector] | None = None, *, one_shot: bool = False) -> None:
         chosen = load_all().values() if detectors is None else detectors
         self._detectors = {d.name: d for d in chosen}
         self._config = config
-        self._states: dict[str, State] = {name: {} for name in self._detectors}
+        self._states: dict[str, State] = {name: {"one_shot": True} if one_shot else {} for name in self._detectors}
         self._health = {name: DetectorHealth() for name in self._detectors}
         self._last_at: dict[str, dict[str, int]] = {kind: {} for kind in READINGS}
         self._hosts: dict[str, _HostTimes] = {}

@@ -28,6 +28,9 @@ NAME = "links"
 BUSY_RATIO = 0.2
 BUSY_ROWS = 6  # rows of 10 s
 
+# Never at full width for an hour, busy or not: no power management does that.
+NARROW_ROWS = 360
+
 # Three rows: a link that retrains is back within one.
 DOWN_ROWS = 3
 GOOD_ROWS = 6
@@ -84,15 +87,25 @@ def _devices(case: Casebook, records: Columns, rows: Rows) -> None:
     ok = (text(records, "state") == DeviceState.OK.value) & ~grace
     busy = ok & (np.fmax(number(records, "activity_compute_ratio"), 0.0) >= BUSY_RATIO)
 
+    width, width_max = number(records, "pcie_width"), number(records, "pcie_width_max")
+    narrow = ok & (width < width_max) & (width > 0)
+    still_narrow = busy
+    if np.count_nonzero(narrow) or "narrow_rows" in case.table:
+        rows_narrow = np.where(narrow, case.table.get("narrow_rows", rows, 0.0) + 1, 0.0)
+        case.table.put("narrow_rows", rows, rows_narrow)
+        still_narrow = busy | (rows_narrow >= NARROW_ROWS)
+        if case.one_shot:  # NVIDIA boards lower the generation when idle, not the width
+            still_narrow |= narrow & (text(records, "vendor") == "nvidia")
     pcie = ("pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max", "activity_compute_ratio")
-    for code, have, most in (
-        ("pcie.width_loss", number(records, "pcie_width"), number(records, "pcie_width_max")),
-        ("pcie.generation_loss", number(records, "pcie_generation"), number(records, "pcie_generation_max")),
+    generation, generation_max = number(records, "pcie_generation"), number(records, "pcie_generation_max")
+    for code, have, most, judged in (
+        ("pcie.width_loss", width, width_max, still_narrow),
+        ("pcie.generation_loss", generation, generation_max, busy),
     ):
         known = ~np.isnan(have) & ~np.isnan(most) & (have > 0)
         # Idle rows count for health only: a full link is a full link.
         case.watch(
-            records, rows, code, have < most, known & ((busy & (have < most)) | (ok & (have >= most))),
+            records, rows, code, have < most, known & ((judged & (have < most)) | (ok & (have >= most))),
             need_bad=BUSY_ROWS, need_good=2, value=have, bound=most, columns=pcie,
         )  # fmt: skip
 
@@ -293,6 +306,7 @@ register(
         bounds={
             "BUSY_RATIO": f"{BUSY_RATIO:g} activity: below it a link may rest",
             "BUSY_ROWS": f"{BUSY_ROWS} busy rows of 10 s below full width or speed",
+            "NARROW_ROWS": f"{NARROW_ROWS} rows below full width, idle or not: no power management does that",
             "DOWN_ROWS": f"{DOWN_ROWS} rows: a link that retrains is back within one",
             "PCIE_PER_HOUR": f"{PCIE_PER_HOUR:g} errors an hour over {PCIE_WINDOW_SECONDS:g} s; a healthy H200 had 43 "
             "lane errors in its whole boot",

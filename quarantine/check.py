@@ -67,7 +67,7 @@ def check(config_path: str | None, expect_gpus: int | None, as_json: bool) -> Ex
     from passmuster.batch import from_records, split_by_header
     from quarantine import verdict
 
-    engine = Engine(config)
+    engine = Engine(config, one_shot=True)
     gc.enable()
     sight = look(config, shown, children, time.time_ns())
     batches = [from_records(group) for group in split_by_header(records(sight))]

@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from detectors import links
+from passmuster.columns import Columns
+
+SECOND = 1_000_000_000
+
 BOTH = ("nvidia", "amd")
 
 
@@ -264,6 +269,22 @@ def test_an_idle_link_may_rest(make_rig: Any) -> None:
     rig.busy = False
     rig.plant(0, pcie_width=8, pcie_generation=1)
     assert rig.steps(20) == []
+
+
+def test_a_link_that_is_never_at_full_width_is_found_at_rest_too(make_rig: Any) -> None:
+    """An hour below full width is no power management."""
+    rig = make_rig("amd", gpus=1)
+    rig.busy = False
+    rig.plant(0, pcie_width=8)
+    found: list[Any] = []
+    for _ in range(links.NARROW_ROWS + links.BUSY_ROWS):
+        rig.now += 10 * SECOND
+        row = rig._gpu(0)
+        state = found[-1][0] if found else {}
+        records = Columns.of([rig.batch("gpu_reading", [row])]).adding(subject=["c1/h1/d"], in_boot_grace=[False])
+        found.append(links.observe(state, records, rig.now))
+    assert [] == [f for _, some in found[: links.NARROW_ROWS] for f in some]
+    assert {"pcie.width_loss"} == {f.code for _, some in found for f in some}
 
 
 def test_error_rates_not_totals_are_judged(make_rig: Any) -> None:

@@ -174,6 +174,16 @@ def test_a_finding_goes_on_quietly_and_is_told_again_every_few_minutes(make_rig:
     assert 300 * SECOND == found[1].last_seen_at - found[0].last_seen_at
 
 
+def test_one_look_tells_what_it_saw_once_as_a_warning(make_rig: Any) -> None:
+    """With one reading there is no second row to wait for: unsure things are warnings, hard facts stay facts."""
+    rig = make_rig("nvidia", engine=Engine(Config(), one_shot=True), gpus=4)
+    rig.busy = False
+    rig.plant(0, row_remap_failed=True)
+    rig.plant(1, links_up=17, pcie_width=8)
+    told = {f.code: f.severity.value for f in rig.step()}
+    assert {"memory.row_remap_failed": "critical", "link.down": "warning", "pcie.width_loss": "warning"} == told
+
+
 def test_findings_are_valid_records(make_rig: Any) -> None:
     """What the engine says survives the wire, with a hostile device id too."""
     rig = make_rig("nvidia", gpus=1)
