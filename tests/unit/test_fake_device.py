@@ -139,14 +139,16 @@ def test_fabric_health_names_what_is_not_fine(mask: int, expected: dict[str, str
 
 
 def test_a_recording_of_an_h200_plays_back() -> None:
-    """A real machine's answers: power within the board's limit, no field both given and missing."""
+    """A real machine's answers, idle and at its power cap: power follows the work, no field both given and missing."""
     backend = ReplayBackend(RECORDING)
     backend.open()
     (device,) = backend.identify()
-    (sample,) = backend.sample(Tier.FAST)
-    assert (Vendor.NVIDIA, "gpu0", DeviceState.OK) == (backend.vendor, device.device_id, sample.state)
-    assert 0 < sample.values["power_watts"] < sample.values["power_limit_watts"]
-    assert set() == sample.values.keys() & sample.missing.keys()
+    assert (Vendor.NVIDIA, "gpu0") == (backend.vendor, device.device_id)
+    samples = [backend.sample(Tier.FAST)[0] for _ in range(110)]
+    assert {DeviceState.OK} == {sample.state for sample in samples}
+    assert samples[0].values["power_watts"] < samples[-1].values["power_watts"] / 2
+    assert 1.0 == samples[-1].values["throttle_ratio"]["power_cap"]
+    assert set() == samples[-1].values.keys() & samples[-1].missing.keys()
 
 
 def test_the_last_answer_is_repeated() -> None:
