@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 from msgspec import Struct
@@ -74,24 +75,27 @@ def on_hold(
     cause: str,
     fault_class: FaultClass,
     origins: dict[str, str],
-) -> list[Brake]:
-    """Return every brake that applies to a machine hold of this host, the host itself not counted as held."""
+) -> Iterator[Brake]:
+    """Yield every brake that applies to a machine hold of this host, the host itself not counted as held.
+
+    The common cause comes first, because it explains the others; counting stops at a limit, because a storm of refused
+    findings asks again and again.
+    """
     facts = state.hosts.get(key)
     if facts is None:
-        return [Brake("unreported", key[1], 0, 0)]
+        yield Brake("unreported", key[1], 0, 0)
+        return
     at = _At(state, limits, now, facts.cluster, key)
-    brakes = [
-        _device_class(at, facts.device_class),
-        _pool(at, facts.pool),
-        _rate(at, facts.pool),
-        _cause(at, cause),
-        _capacity(at, facts.pool),
-    ]
+    yield _cause(at, cause)
+    yield _device_class(at, facts.device_class)
+    yield _pool(at, facts.pool)
     if facts.rack:
-        brakes.append(_rack(at, facts.rack))
+        yield _rack(at, facts.rack)
+    yield _capacity(at, facts.pool)
+    yield _rate(at, facts.pool)
     if fault_class in PROGRAM_CAN_CAUSE:
-        brakes.extend(_origin(at, name, text) for name, text in sorted(origins.items()))
-    return brakes
+        for name, text in sorted(origins.items()):
+            yield _origin(at, name, text)
 
 
 def on_fleet(state: FleetState, limits: Limits, now: int) -> list[Brake]:
@@ -127,18 +131,18 @@ class _At(Struct, frozen=True):
             if case.cluster == self.cluster and case.host_key != self.other
         ]
 
-    def recent(self, span: int) -> list[Recent]:
-        """Return what the policy did to other hosts within the span."""
-        return [
-            entry
-            for entry in self.state.recent
+    def hosts_of(self, span: int, counts: Callable[[Recent], bool], enough: int) -> int:
+        """Count other hosts to which the policy did something of this kind within the span, up to `enough`."""
+        hosts: set[str] = set()
+        for entry in reversed(self.state.recent):
             # A fact from the future (a clock that jumped back) counts too: a brake errs on the side of stopping.
-            if entry.at > self.now - span
-            and entry.by_policy
-            and entry.host
-            and entry.cluster == self.cluster
-            and (entry.cluster, entry.host) != self.other
-        ]
+            if entry.at <= self.now - span or not entry.by_policy or not entry.host or entry.cluster != self.cluster:
+                continue
+            if counts(entry) and (entry.cluster, entry.host) != self.other:
+                hosts.add(entry.host)
+                if len(hosts) >= enough:
+                    break
+        return len(hosts)
 
 
 def _device_class(at: _At, device_class: str) -> Brake:
@@ -157,23 +161,25 @@ def _rack(at: _At, rack: str) -> Brake:
 
 
 def _rate(at: _At, pool: str) -> Brake:
-    hosts = {entry.host for entry in at.recent(HOUR) if entry.kind == HoldKind.PLACED and entry.pool == pool}
-    return Brake("rate", pool, len(hosts), at.limits.max_held_per_hour)
+    limit = at.limits.max_held_per_hour
+    used = at.hosts_of(HOUR, lambda entry: entry.kind == HoldKind.PLACED and entry.pool == pool, limit)
+    return Brake("rate", pool, used, limit)
 
 
 def _cause(at: _At, cause: str) -> Brake:
     """Count proposals and refusals too: a cause does not become less common because we stopped holding for it."""
-    hosts = {entry.host for entry in at.recent(HOUR) if entry.cause == cause}
-    return Brake("cause", cause, len(hosts), at.limits.max_same_cause_per_hour)
+    limit = at.limits.max_same_cause_per_hour
+    return Brake("cause", cause, at.hosts_of(HOUR, lambda entry: entry.cause == cause, limit), limit)
 
 
 def _capacity(at: _At, pool: str) -> Brake:
     members = at.state.hosts_by_pool.get((at.cluster, pool), frozenset())
-    out = {key for key in members if key in at.state.held or not at.state.hosts[key].in_service} - {at.other}
+    # The few that are out are looked up among the members, not the other way round.
+    out = {key for key in at.state.out_elsewhere | at.state.held.keys() if key in members and key != at.other}
     stay = math.ceil(Fraction(str(at.limits.min_in_service_share)) * len(members))
     return Brake("capacity", pool, len(out), len(members) - stay)
 
 
 def _origin(at: _At, name: str, text: str) -> Brake:
-    placed = [entry for entry in at.recent(DAY) if entry.kind == HoldKind.PLACED]
-    return Brake("job", f"{name} {text}", len({entry.host for entry in placed if (name, text) in entry.origins}), 1)
+    used = at.hosts_of(DAY, lambda entry: entry.kind == HoldKind.PLACED and (name, text) in entry.origins, 1)
+    return Brake("job", f"{name} {text}", used, 1)

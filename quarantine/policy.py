@@ -225,12 +225,12 @@ def _refuse(at: _At, case: Case | None, finding: Finding, brake: Brake) -> list[
         return []
     reason = f"not held: {brake.sentence()} ({plain(finding.title)})"
     event = _fact(at, HoldKind.REFUSED, case, finding, key=key, reason=reason, own={BRAKE: brake.name})
-    known = any(
+    known = brake.name != "cause" or any(
         entry.brake == "cause" and (entry.cluster, entry.cause) == (finding.cluster, finding.code)
         for entry in at.state.recent
         if entry.at > at.now - HOUR
     )
-    if brake.name == "cause" and not known:
+    if not known:
         return [Refuse(event), Watch(_common_mode(at, finding, brake))]
     return [Refuse(event)]
 

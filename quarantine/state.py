@@ -105,6 +105,7 @@ class FleetState(Struct, frozen=True, kw_only=True):
     hosts: dict[HostKey, HostFacts] = {}
     hosts_by_class: dict[tuple[str, str], int] = {}  # cluster, device class -> hosts that report
     hosts_by_pool: dict[tuple[str, str], frozenset[HostKey]] = {}
+    out_elsewhere: frozenset[HostKey] = frozenset()  # hosts that report and that anybody keeps out of scheduling
 
     def open_case(self, cluster: str, host: str) -> Case | None:
         """Return the open case of a host, or None; a host has at most one."""
@@ -130,6 +131,7 @@ def with_hosts(state: FleetState, hosts: Iterable[HostFacts]) -> FleetState:
         state,
         hosts=by_key,
         hosts_by_class=dict(Counter((facts.cluster, facts.device_class) for facts in by_key.values())),
+        out_elsewhere=frozenset(key for key, facts in by_key.items() if not facts.in_service),
         hosts_by_pool={scope: frozenset(members) for scope, members in pools.items()},
     )
 
