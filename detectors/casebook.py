@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from msgspec import convert
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -73,9 +72,7 @@ class Casebook:
         self.one_shot = bool(state.get("one_shot"))
         self.now = now
         self.table = Table.of(state.get("table"))
-        self.open: dict[str, Finding] = {
-            k: v if isinstance(v, Finding) else convert(v, Finding) for k, v in state.get("open", {}).items()
-        }
+        self.open: dict[str, Finding] = dict(state.get("open", {}))
         self.emitted_at: dict[str, int] = dict(state.get("emitted_at", {}))
         # Codes that any subject is on its way to, or has open: all others need no array on a healthy fleet.
         self._active: set[str] = set(state.get("active", ()))

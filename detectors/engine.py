@@ -442,11 +442,16 @@ def _unchecked(needs: Sequence[str], missing: dict[str, str]) -> tuple[Health, s
 
 
 def _revived(state: dict[str, Any]) -> State | None:
-    """Return a state from its JSON with its table built, null when it is broken."""
+    """Return a state from its JSON with its table and findings built, null when it is broken."""
     try:
-        return {**state, "table": Table.of(state["table"])} if "table" in state else state
-    except (ValueError, TypeError, KeyError, AttributeError):
+        built = dict(state)
+        if "table" in state:
+            built["table"] = Table.of(state["table"])
+        if "open" in state:
+            built["open"] = msgspec.convert(state["open"], dict[str, Finding])
+    except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError):
         return None
+    return built
 
 
 def _rank(severity: Severity) -> int:

@@ -1,8 +1,8 @@
 """What does not come: hosts and devices that stopped reporting, and sensors that report without measuring.
 
 Silence is never a verdict on hardware: every finding here is class S and holds nothing. A host is reported alone only
-while most of its rack and of the fleet still report; else one finding names the rack, or our own pipeline. What is
-judged is when rows arrive, not their age: a backlog is lag, not silence.
+while most of its rack and of the fleet still report; else one finding names the rack, or our own pipeline. What
+counts is when rows arrive; rows more than ten minutes old are history and no sign of life.
 
 Sensors: power, temperature, clocks and energy that do not move at all while the device works; an energy counter that
 stands still while power flows; no activity at a power that only work draws (ROCm/device-metrics-exporter#160); values

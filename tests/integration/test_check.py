@@ -134,7 +134,7 @@ def test_json_holds_whole_records(node: Node) -> None:
     [
         (2, "memory.row_remap_failed", ["gpu3.remap 0,1,0,1"]),
         (1, "memory.row_remap_pending", ["gpu3.remap 0,1,1,0"]),
-        (2, "recovery.reboot", ["gpu3.field.230 2"]),
+        (2, "recovery.node_reboot", ["gpu3.field.230 2"]),
     ],
 )
 def test_planted_state(node: Node, exit_code: int, code: str, lines: list[str]) -> None:

@@ -148,6 +148,20 @@ def test_the_memory_of_another_detector_version_is_dropped_alone(make_rig: Any) 
     assert ["device.lost"] == [f.code for f in later.open_findings()]
 
 
+@pytest.mark.parametrize("broken", [{"table": {"ids": ["a"], "columns": {"x": []}}}, {"table": 7}, {"open": {"k": 1}}])
+def test_a_detectors_broken_memory_is_dropped_alone(make_rig: Any, broken: dict[str, Any]) -> None:
+    """Valid JSON with a state that cannot be: that detector starts fresh and works."""
+    rig = make_rig("nvidia", gpus=1)
+    rig.step()
+    memory = msgspec.json.decode(rig.engine.snapshot())
+    memory["detectors"]["memory_repair"][1] = broken
+    later = Engine(Config())
+    assert "memory_repair" in later.restore(msgspec.json.encode(memory))
+    rig.engine = later
+    rig.plant(0, row_remap_failed=True)
+    assert ["memory.row_remap_failed"] == [f.code for f in rig.step()]
+
+
 @pytest.mark.parametrize(("modes", "mode"), [
     ({}, "shadow"),
     ({"memory_repair": "store"}, "store"),
