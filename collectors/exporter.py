@@ -134,7 +134,7 @@ def _about_devices(seen: Exposed) -> Iterator[Metric]:
     for (device_id, kind, code), count in seen.events.items():
         vendor = labels_of.get(device_id, {}).get("vendor", "host")
         # A log line may carry any number: only codes of the table become a label of their own.
-        known = not lookup(vendor, kind, code.partition(":")[2] or None).is_default
+        known = kind == "hung_probe" or not lookup(vendor, kind, code.partition(":")[2] or None).is_default
         key = (device_id, kind, code if known else OTHER_CODE)
         counts[key] = counts.get(key, 0) + count
     events = Metric(METRIC_PREFIX + "gpu_events", "faults that driver or kernel reported", "counter")

@@ -285,7 +285,7 @@ class DeviceProbe:
         except BlockingIOError:
             pass
         found = []
-        while len(self._buffer) >= 4:
+        while self._child is not None and len(self._buffer) >= 4:
             size = int.from_bytes(self._buffer[:4], "big")
             if size > MAX_FRAME_BYTES:
                 raise self._crashed(f"an answer of {size} bytes")
@@ -294,7 +294,8 @@ class DeviceProbe:
             body = bytes(self._buffer[4 : 4 + size])
             del self._buffer[: 4 + size]
             found.append(self._answered(body))
-        if os.fstat(self._log).st_size:
+        # A library that does not open has ended its child by now.
+        if self._child is not None and os.fstat(self._log).st_size:
             self.printed = self._last_words()
         return found
 
@@ -309,8 +310,9 @@ class DeviceProbe:
         state, kernel = _kernel_place(pid)
         with contextlib.suppress(ProcessLookupError):
             self._child.send_signal(signal.SIGUSR1)
-        until = self._monotonic() + LAST_WORDS_SECONDS
-        while self._monotonic() < until and not os.fstat(self._log).st_size:
+        for _ in range(10):
+            if os.fstat(self._log).st_size:
+                break
             select.select([], [], [], LAST_WORDS_SECONDS / 10)
         place = self._last_words()
         waited = self._monotonic() - self._since
@@ -330,7 +332,9 @@ class DeviceProbe:
                 self._child.wait(CLOSE_SECONDS)
         if self._child is not None:
             self._end(self.outcome, self.reason)
-        self._reap()
+        for child in self._abandoned:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(CLOSE_SECONDS)
 
     # ---- for one shot
 

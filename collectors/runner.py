@@ -245,7 +245,8 @@ class Runner:
 
     def _answered(self, probe: DeviceProbe, answered: Answered, health: CollectorHealth) -> None:
         now = self.time.now()
-        health.seconds = answered.seconds
+        if answered.command == "sample":
+            health.seconds = answered.seconds  # of the fast tier, which is asked last
         if answered.status != "ok":
             health.errors += 1
             return

@@ -275,7 +275,7 @@ class HostAgent:
 @click.option("--no-exporter", is_flag=True, help="Serve no /metrics.")
 @click.option("--no-detectors", is_flag=True, help="Collect only: no findings, no verdict.")
 @click.option("--fake", "fakes", multiple=True, type=click.Path(), help="Scenario of the fake device, for trying out.")
-def agent(  # noqa: PLR0917  click passes the options by name
+def agent(
     config_path: str | None, once: bool, as_json: bool, no_exporter: bool, no_detectors: bool, fakes: tuple[str, ...]
 ) -> ExitCode:
     """Run the host agent: read devices, kernel log and host; spool, judge and export what they say."""
