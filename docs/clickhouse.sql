@@ -102,7 +102,7 @@ CREATE TABLE IF NOT EXISTS `gpu_reading`
 )
 ENGINE = ReplacingMergeTree(`observed_at`)
 PARTITION BY toYYYYMMDD(`observed_at`)
-ORDER BY (`cluster`, `host`, `device_id`, `observed_at`)
+ORDER BY (toStartOfHour(observed_at), `cluster`, `host`, `device_id`, `observed_at`)
 TTL toDateTime(`observed_at`) + toIntervalDay(90)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, index_granularity = 1024, min_bytes_for_wide_part = 67108864, ttl_only_drop_parts = 1;
 
@@ -141,7 +141,7 @@ CREATE TABLE IF NOT EXISTS `host_reading`
 )
 ENGINE = ReplacingMergeTree(`observed_at`)
 PARTITION BY toYYYYMMDD(`observed_at`)
-ORDER BY (`cluster`, `host`, `observed_at`)
+ORDER BY (toStartOfHour(observed_at), `cluster`, `host`, `observed_at`)
 TTL toDateTime(`observed_at`) + toIntervalDay(90)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, index_granularity = 1024, min_bytes_for_wide_part = 67108864, ttl_only_drop_parts = 1;
 

@@ -145,10 +145,13 @@ class ChdbStore:
                 "SET prefer_column_name_to_alias = 1",
                 "SET readonly = 2",
             )
-            answer = session.query(sql, "Arrow", params=params)
+            try:
+                return _read_ipc(session.query(sql, "Arrow", params=params).bytes())
+            except pa.ArrowInvalid:
+                # Seen once on a machine under load, never again in thousands: an answer that was not whole.
+                return _read_ipc(session.query(sql, "Arrow", params=params).bytes())
         except Exception as error:
             raise self._explain(error, f"query {name} failed") from error
-        return pa.ipc.open_file(pa.BufferReader(answer.bytes())).read_all()
 
     def _explain(self, error: Exception, doing: str) -> StoreError:
         """Turn the engine's words into one sentence that says what to do."""
@@ -284,6 +287,12 @@ def _ipc(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
+
+
+def _read_ipc(data: bytes) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.ipc.open_file(pa.BufferReader(data)).read_all()
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -292,11 +292,12 @@ def create_table(kind: str, keep_days: int, *, latest: bool = False) -> str:
     """
     telemetry = kind in TELEMETRY_KINDS and not latest
     at = quote(partition_time(kind))
+    order = latest_key(kind) if latest else sorting_key(kind)
     columns = ",\n    ".join(column_clause(kind, name) for name in sql_columns(kind))
     lines = [
         f"CREATE TABLE IF NOT EXISTS {quote(latest_table(kind) if latest else kind)}\n(\n    {columns}\n)",
         f"ENGINE = ReplacingMergeTree({quote('observed_at')})",
-        f"ORDER BY ({', '.join(quote(k) for k in (latest_key(kind) if latest else record_type(kind).KEY))})",
+        f"ORDER BY ({', '.join(quote(k) if k.isidentifier() else k for k in order)})",
     ]
     if not latest:
         lines.insert(2, f"PARTITION BY {'toYYYYMMDD' if telemetry else 'toYYYYMM'}({at})")
@@ -307,19 +308,35 @@ def create_table(kind: str, keep_days: int, *, latest: bool = False) -> str:
     return "\n".join(lines)
 
 
+def sorting_key(kind: str) -> tuple[str, ...]:
+    """Return the order of a kind's table: its natural key, for readings the hour before it.
+
+    The hour follows from the key, so what replaces what stays the same. But parts then follow each other in time:
+    FINAL need not merge what does not overlap, and a question about the last hour reads the last hour.
+    """
+    key = record_type(kind).KEY
+    return ("toStartOfHour(observed_at)", *key) if kind in TELEMETRY_KINDS and "observed_at" in key else key
+
+
 def latest_table(kind: str) -> str:
     """Return the name of the table of the newest rows of a kind of `LATEST_KINDS`."""
     return f"{kind}_latest"
 
 
 def latest_key(kind: str) -> tuple[str, ...]:
-    """Return what tells the subjects of a kind apart: its natural key without the time."""
+    """Return what tells the subjects of a kind apart and orders its latest table: its natural key without the time."""
     return tuple(k for k in record_type(kind).KEY if k != "observed_at")
 
 
 def ttl(kind: str, keep_days: int) -> str:
     """Return the TTL expression of a telemetry kind."""
-    return f"toDateTime({quote(partition_time(kind))}) + toIntervalDay({int(keep_days)})"
+    return f"toDateTime({quote(partition_time(kind))}) + {ttl_interval(keep_days)}"
+
+
+def ttl_interval(keep_days: int) -> str:
+    """Return the interval in the TTL expression."""
+    # A ClickHouse DateTime ends in 2106; a sum beyond it wraps to the past and would delete everything at once.
+    return f"toIntervalDay({min(int(keep_days), 20_000)})"
 
 
 def clickhouse_sql(keep_days: int) -> str:

@@ -18,8 +18,10 @@ from passmuster.schema import (
     latest_key,
     latest_table,
     quote,
+    sorting_key,
     sql_columns,
     ttl,
+    ttl_interval,
 )
 
 
@@ -55,7 +57,7 @@ def migrate(session: Any, folder: Path, keep_days: int, now: int) -> None:
         if name not in tables:
             session.query(create_table(kind, keep_days, latest=latest))
             continue
-        key = latest_key(kind) if latest else record_type(kind).KEY
+        key = latest_key(kind) if latest else sorting_key(kind)
         if trouble := _layout_trouble(tables[name]["sorting_key"], key, columns[name], sql_columns(kind)):
             raise StoreError(
                 f"table {name} of the store in {folder} is not laid out as this passmuster needs it ({trouble}); "
@@ -65,7 +67,7 @@ def migrate(session: Any, folder: Path, keep_days: int, now: int) -> None:
             if column not in columns[name]:
                 session.query(f"ALTER TABLE {quote(name)} ADD COLUMN IF NOT EXISTS {column_clause(kind, column)}")
         has_ttl = kind in TELEMETRY_KINDS and not latest
-        if has_ttl and f"toIntervalDay({keep_days})" not in tables[name]["create_table_query"]:
+        if has_ttl and ttl_interval(keep_days) not in tables[name]["create_table_query"]:
             session.query(
                 f"ALTER TABLE {quote(name)} MODIFY TTL {ttl(kind, keep_days)} SETTINGS materialize_ttl_after_modify = 0"
             )
@@ -94,9 +96,9 @@ def _refuse_newer(written: dict[str, int], folder: Path) -> None:
             )
 
 
-def _layout_trouble(sorting_key: str, key: tuple[str, ...], columns: dict[str, str], needed: dict[str, str]) -> str:
+def _layout_trouble(found: str, key: tuple[str, ...], columns: dict[str, str], needed: dict[str, str]) -> str:
     """Say in what a table differs so that adding columns does not help; empty when it does."""
-    if sorting_key != ", ".join(key):
-        return f"its key is {sorting_key}"
+    if found != ", ".join(key):
+        return f"its key is {found}"
     differing = [n for n, t in needed.items() if columns.get(n, t) != t]
     return f"columns {', '.join(differing)} have other types" if differing else ""

@@ -86,6 +86,11 @@ def test_telemetry_expires_and_facts_stay() -> None:
     assert "TTL" not in create_table("finding", 7)
 
 
+def test_very_long_keeping_does_not_wrap() -> None:
+    """A time to live that would pass the end of DateTime (2106) is cut, because it would wrap and delete all."""
+    assert create_table("gpu_reading", 10**6) == create_table("gpu_reading", 20_000)
+
+
 def test_names_cannot_carry_sql() -> None:
     """Only identifiers are quoted; anything else is refused."""
     with pytest.raises(ValueError, match="not a name"):
