@@ -50,13 +50,13 @@ class SimulatedSource:
         self.state = left_off(path, hosts, seed) or FleetState(hosts, seed, started_at, started_at)
         self.fleet = SimulatedFleet(hosts=hosts, seed=seed, start_at=self.state.start_at)
         for done in self.state.interventions:
-            self.fleet.skip_to(done.at)
             self.fleet.set_scheduler_state(done.host, done.state, done.at)
         self.fleet.skip_to(self.state.now_at)
         self._resumed_at = self.state.now_at
         self.speed = speed
         self._began = time.monotonic()
         self._rest: Iterator[Batch] = iter(())
+        self._until = self._complete_until = self.state.now_at
         self._facts = [
             HostFacts(cluster=CLUSTER, host=i.host, device_class=i.model.name, pool=i.pool, rack=i.rack)
             for i in self.fleet.hosts()
@@ -80,13 +80,16 @@ class SimulatedSource:
         """Return what the fleet said until now; never waits, because the caller's rounds have a period."""
         fresh = list(islice(self._rest, at_most))
         if not fresh:
-            self._rest = self.fleet.batches(self.now())
+            self._until = self.now()
+            self._rest = self.fleet.batches(self._until)
             fresh = list(islice(self._rest, at_most))
+        if len(fresh) < at_most:
+            self._complete_until = self._until
         return fresh
 
     def checkpoint(self) -> None:
         """Remember how far the store has got."""
-        self.state.now_at = max(self.state.now_at, self.now())
+        self.state.now_at = self._complete_until
         write_atomically(self._path, msgspec.json.encode(self.state))
 
     def hosts(self) -> list[HostFacts]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import socket
 import sys
 import time
@@ -187,10 +189,18 @@ def serve(running: Running) -> None:
 
     dash = running.config.dash
     app = App(SCRIPT, lifespan=lifespan, routes=http.routes(running), middleware=http.middleware(dash.address))
+    # The server shuts down on a signal and then raises it again; both signals are a stop that was asked for.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        _run(app, dash.address, dash.port)
+    click.echo("muster up: stopped")
+
+
+def _run(app: st.App, address: str, port: int) -> None:
     app.run(
         config={
-            "server.address": dash.address,
-            "server.port": dash.port,
+            "server.address": address,
+            "server.port": port,
             "server.headless": True,
             "server.fileWatcherType": "none",
             "server.maxUploadSize": 1,

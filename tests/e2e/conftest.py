@@ -28,14 +28,16 @@ def free_port():
 class House:
     """A started `muster up`; `get` reads its API, `stop` ends it as Ctrl-C does."""
 
-    def __init__(self, folder, *options):
+    def __init__(self, folder, *options, environ=None):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = Path(folder) / f"up-{self.port}.log"
         argv = [sys.executable, "-m", "passmuster", "up", "--port", str(self.port)]
         argv += ["--data-dir", str(Path(folder) / "data"), *options]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                argv, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environ or {})}
+            )
 
     def get(self, path):
         """Return the body of one of its pages as text."""
@@ -62,6 +64,12 @@ class House:
         if self.process.poll() is None:
             self.process.send_signal(how)
         return self.process.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def start():
+    """Return what starts a `muster up` with a folder, options and environment."""
+    return House
 
 
 @pytest.fixture(scope="session")

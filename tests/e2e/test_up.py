@@ -1,16 +1,19 @@
 """`muster up` as a newcomer meets it: a planted fault becomes a finding, a hold and a story, in a browser."""
 
 import json
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
+
+TESTS = Path(__file__).parents[1]
 
 
 def text_of(browser, url, *words):
@@ -79,8 +82,8 @@ def test_a_foreign_host_header_is_refused(house):
 def test_a_second_owner_of_the_folder_is_told_the_pid(house):
     """The store's folder belongs to one process; the second start names it."""
     data = house.log.parent / "data"
-    argv = [sys.executable, "-m", "passmuster", "up", "--simulate", "8", "--port", "0", "--data-dir", str(data)]
-    argv[argv.index("0")] = str(_free_port())
+    port = str(house.port % 60_000 + 1_024)
+    argv = [sys.executable, "-m", "passmuster", "up", "--simulate", "8", "--port", port, "--data-dir", str(data)]
 
     second = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
@@ -102,24 +105,42 @@ def test_a_port_in_use_is_one_sentence(house, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def test_a_machine_with_gpus_shows_its_own_devices(start, tmp_path):
+    """Without --simulate the agent reads this machine's devices; here the real bindings on the compiled double."""
+    sys.path.insert(0, str(TESTS / "doubles"))
+    try:
+        from build import nvml_environment
+    finally:
+        sys.path.pop(0)
+    scenario = tmp_path / "scenario"
+    shutil.copy(TESTS / "data" / "scenarios" / "h200_x8.txt", scenario)
+    environ = {"PASSMUSTER_AGENT__NVIDIA": "on", "PASSMUSTER_AGENT__SHIP_SECONDS": "10", **nvml_environment(scenario)}
+
+    own = start(tmp_path, environ=environ)
+    try:
+        own.until("/api/v1/health", lambda h: h["source"] == "this machine" and h["rows"] >= 8)
+        assert 8 == own.get("/metrics").count("passmuster_gpu_power_limit_watts{")
+        text = scenario.read_text().replace("gpu3.remap 0,0,0,0", "gpu3.remap 0,2,0,1")
+        scenario.with_suffix(".new").write_text(text)
+        scenario.with_suffix(".new").replace(scenario)
+        found = own.until("/api/v1/findings", lambda f: any(x["fault_class"] == "R" for x in f))
+    finally:
+        status = own.stop()
+
+    assert "NVIDIA H200" == found[0]["model"]
+    assert 0 == status
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_stop_and_a_second_start_go_on_with_the_same_data(tmp_path, how):
+def test_a_stop_and_a_second_start_go_on_with_the_same_data(start, tmp_path, how):
     """Ctrl-C stops cleanly; even a kill loses no hold, and the fleet's clock goes on."""
-    from conftest import House
-
-    first = House(tmp_path, "--simulate", "4", "--speed", "60")
+    first = start(tmp_path, "--simulate", "4", "--speed", "60")
     holds = first.until("/api/v1/holds", lambda h: any(x["state"] == "held" for x in h))
     first.until("/api/v1/health", lambda h: h["rounds"] >= 12)
     before = json.loads(first.get("/api/v1/health"))
     status = first.stop(how)
 
-    second = House(tmp_path, "--simulate", "4", "--speed", "60")
+    second = start(tmp_path, "--simulate", "4", "--speed", "60")
     try:
         again = second.until("/api/v1/holds", lambda h: len(h) > 0)
         after = second.until("/api/v1/health", lambda h: h["rows"] > 0)
