@@ -17,7 +17,7 @@ from passmuster import config, store_migration
 from passmuster.batch import Batch
 from passmuster.errors import BadRecord, StoreError
 from passmuster.records import HEADER
-from passmuster.schema import LATEST_KINDS, Field, arrow_schema, fields, latest_key, latest_table, quote
+from passmuster.schema import LATEST_KINDS, Field, arrow_schema, fields, latest_key, latest_table, quote, sql_columns
 from passmuster.store import bind, check_times, load_query
 
 if TYPE_CHECKING:
@@ -126,12 +126,20 @@ class ChdbStore:
     def _insert(self, tables: dict[str, pa.Table]) -> None:
         for name, table in tables.items():
             names = ", ".join(quote(n) for n in table.column_names)
+            # Not chdb's send_insert: on a full disk its finish() reports rows that were never stored (4.4 was seen to).
+            # A statement over a file in memory raises.
+            memory = os.memfd_create("passmuster-insert", os.MFD_CLOEXEC)
             try:
-                with self._session().send_insert(f"INSERT INTO {quote(name)} ({names})", "ArrowStream") as stream:
-                    stream.append(_ipc(table))
-                    stream.finish()
+                with os.fdopen(memory, "wb", closefd=False) as file:
+                    file.write(_ipc(table))
+                self._session().query(
+                    f"INSERT INTO {quote(name)} ({names}) SELECT {names} "  # noqa: S608 - names are our own, quoted
+                    f"FROM file('/proc/self/fd/{memory}', 'ArrowStream', '{_structure(name, table.column_names)}')"
+                )
             except Exception as error:
                 raise self._explain(error, f"cannot store {table.num_rows} rows of {name}") from error
+            finally:
+                os.close(memory)
 
     def _query(self, name: str, sql: str, params: dict[str, str]) -> pa.Table:
         import pyarrow as pa
@@ -278,6 +286,12 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
             items.extend(value.values())
         offsets.append(len(keys))
     return pa.MapArray.from_arrays(offsets, pa.array(keys, kind.key_type), pa.array(items, kind.item_type))
+
+
+def _structure(table: str, names: list[str]) -> str:
+    """Return the columns' types as the argument of a table function; the types hold quotes of their own."""
+    types = sql_columns(table.removesuffix("_latest"))
+    return ", ".join(f"{quote(n)} {types[n]}" for n in names).replace("'", "\\'")
 
 
 def _ipc(table: pa.Table) -> bytes:

@@ -2,8 +2,7 @@
 SELECT
     vendor, model,
     sum(interval_seconds) / 86400 AS gpu_days,
-    uniq(device_id) AS devices,
-    uniq(cluster, host) AS hosts
+    uniq(device_id) AS devices
 FROM gpu_reading FINAL
 WHERE state != 'unknown'
   AND observed_at >= fromUnixTimestamp64Nano({since_at:Int64}, 'UTC')
