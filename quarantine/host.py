@@ -48,7 +48,7 @@ class AgentState(Struct, kw_only=True):
     observed_at: int
     inventory: list[Inventory]
     kernel_log: Bookmark | None
-    detectors: msgspec.Raw | None
+    detectors: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def load_state(path: Path) -> tuple[AgentState | None, str]:
@@ -105,7 +105,8 @@ class HostAgent:
             from detectors.engine import Engine
 
             self.engine = Engine(config)
-            if state and state.detectors and (problem := self.engine.restore(bytes(state.detectors))):
+            saved = bytes(state.detectors) if state else b"null"
+            if saved != b"null" and (problem := self.engine.restore(saved)):
                 say(f"the detectors start afresh: {problem}")
         same_boot = state if state and state.boot_id == self.boot_id else None
         wanted = wanted_vendors(config.agent)
@@ -249,7 +250,7 @@ class HostAgent:
             observed_at=self.runner.time.now(),
             inventory=list(self.runner.inventory.values()),
             kernel_log=self.kernel_log.bookmark() if self.kernel_log else None,
-            detectors=msgspec.Raw(self.engine.snapshot()) if self.engine else None,
+            detectors=msgspec.Raw(self.engine.snapshot() if self.engine else b"null"),
         )
         fresh = self._state_file.with_suffix(".tmp")
         try:
