@@ -65,7 +65,7 @@ def cpu_seconds(pid: int) -> float:
 
 def pss_bytes(pid: int) -> int:
     texts = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in family(pid)]
-    return sum(int(re.search(r"^Pss:\s+(\d+) kB", text, re.M)[1]) * 1024 for text in texts)  # type: ignore[index]
+    return sum(int(size) * 1024 for text in texts for size in re.findall(r"^Pss:\s+(\d+) kB", text, re.MULTILINE))
 
 
 def agent(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
@@ -97,7 +97,7 @@ def scrape_cost(pid: int, said: Path, times: int = 20) -> tuple[float, float]:
     before, started = cpu_seconds(pid), time.monotonic()
     time.sleep(10.0)
     idle = (cpu_seconds(pid) - before) / (time.monotonic() - started)
-    return (spent - idle * seconds) / times * 1000, len(re.findall(r'^passmuster_gpu_.*gpu="0"', text, re.M))
+    return (spent - idle * seconds) / times * 1000, len(re.findall(r'^passmuster_gpu_.*gpu="0"', text, re.MULTILINE))
 
 
 def main() -> None:
@@ -116,9 +116,18 @@ def main() -> None:
             "agent, no detectors": agent(folder / "bare", environment, "--no-detectors"),
         }
         if chosen.gcm:
-            peer = "nvml_monitor --collect-interval 1 --push-interval 10 --sink do_nothing --log-folder".split()
+            peer = [
+                "nvml_monitor",
+                "--collect-interval",
+                "1",
+                "--push-interval",
+                "10",
+                "--sink",
+                "do_nothing",
+                "--log-folder",
+            ]
             running["gcm nvml_monitor"] = subprocess.Popen(
-                [str(chosen.gcm), *peer, str(folder)],
+                [str(chosen.gcm), *peer, "--log-folder", str(folder)],
                 env=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=(folder / "gcm.err").open("w"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import Metric
 
 from collectors.aggregate import Latest
@@ -20,6 +22,8 @@ from passmuster.schema import METRIC_PREFIX, UP_WORDS, MetricSpec, metrics
 
 INFO_LABELS = ("pci_address", "serial", "model", "driver", "vbios", "architecture", "board_part_number")
 OTHER_CODE = "other"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # the text format of Prometheus
+READ_SECONDS = 10.0  # a client that connects and says nothing
 
 
 class Exposed(Struct, frozen=True, kw_only=True):
@@ -58,10 +62,29 @@ class Exporter:
 
 
 def exposition(exporter: Exporter) -> bytes:
-    """Return the text of one scrape."""
-    registry = CollectorRegistry()
-    registry.register(exporter)
-    return generate_latest(registry)
+    """Return the text of one scrape.
+
+    Written here because prometheus-client checks and escapes every label of every sample anew, 15 ms for eight GPUs;
+    between two scrapes only the numbers change.
+    """
+    lines = []
+    for family in exporter.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        text = family.documentation.replace("\\", "\\\\").replace("\n", "\\n")
+        lines.append(f"# HELP {name} {text}\n# TYPE {name} {family.type}\n")
+        lines += [f"{_head(s.name, tuple(s.labels.items()))}{s.value!r}\n" for s in family.samples]
+    return "".join(lines).encode()
+
+
+@lru_cache(maxsize=16_384)  # 64 devices with all their series
+def _head(name: str, labels: tuple[tuple[str, str], ...]) -> str:
+    """Return a line up to its number."""
+    inside = ",".join(f'{key}="{_escaped(value)}"' for key, value in sorted(labels))
+    return f"{name}{{{inside}}} " if inside else f"{name} "
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def serve(exporter: Exporter, address: str, port: int) -> tuple[int, Callable[[], None]]:
@@ -69,14 +92,33 @@ def serve(exporter: Exporter, address: str, port: int) -> tuple[int, Callable[[]
 
     Raises UserError when the address cannot be bound.
     """
-    registry = CollectorRegistry()
-    registry.register(exporter)
+
+    class Page(BaseHTTPRequestHandler):
+        timeout = READ_SECONDS
+
+        def do_GET(self) -> None:
+            """Answer /metrics, and nothing else."""
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            body = exposition(exporter)
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
+            """Say nothing: a scrape is no news."""
+
     try:
-        server, _ = start_http_server(port, addr=address, registry=registry)
+        server = ThreadingHTTPServer((address, port), Page)
     except (OSError, OverflowError) as error:
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         why = "the port is in use" if in_use else str(error)
         raise UserError(f"the exporter cannot listen on {address} port {port}: {why}; set exporter.port") from None
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.2,), name="exporter", daemon=True).start()
 
     def stop() -> None:
         server.shutdown()
