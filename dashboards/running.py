@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from dashboards.fleet_state import SILENT_AFTER_SECONDS
 from detectors.engine import Engine
 from passmuster.batch import Batch, from_records, split_by_header
 from passmuster.config import Config
@@ -104,6 +105,8 @@ class Running:
         self.progress = Progress()
         self._checkpoint = checkpoint
         self._waiting: list[Batch] = []
+        self._heard: dict[tuple[str, str], int] = {}  # host: time of its newest reading
+        self._sequence = 0  # of the ledger; from its beginning, because the store may be younger than the ledger
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
 
@@ -170,8 +173,12 @@ class Running:
             now = self.source.now()
             self.progress.judged_at = now
             findings = self.engine.feed_all(fresh, now) + self.engine.tick(now)
-            self.service.report_hosts(self.source.hosts(), now)
-            facts = self.service.observe(findings, now) + self.service.tick(now)
+            self._hear(fresh)
+            self.service.report_hosts(self._reporting(now), now)
+            self.service.observe(findings, now)
+            self.service.tick(now)
+            # From the ledger and not from the calls: a person's act at the command line is a fact too.
+            self._sequence, facts = self.service.facts_after(self._sequence)
             derived: list[Record] = [*findings, *facts, *self.engine.check_states(now)]
             self._waiting = [*fresh, *as_batches(derived)]
             self.progress.findings += len(findings)
@@ -189,6 +196,17 @@ class Running:
         self.progress.rounds += 1
         if self.progress.rounds % CHECKPOINT_ROUNDS == 0:
             self.checkpoint()
+
+    def _hear(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            if batch.kind in ("gpu_reading", "host_reading"):
+                key = (batch.cluster, batch.host)
+                self._heard[key] = max(self._heard.get(key, 0), _newest(batch))
+
+    def _reporting(self, now: int) -> list[HostFacts]:
+        """Return the hosts that were heard of lately; the brakes count no silent ones."""
+        since = now - int(SILENT_AFTER_SECONDS * 1e9)
+        return [h for h in self.source.hosts() if self._heard.get((h.cluster, h.host), 0) >= since]
 
     def checkpoint(self) -> None:
         """Write the detectors' memory, then let the source forget what it stands on. Raises StoreError.

@@ -157,7 +157,9 @@ def compose(config: Config, *, hosts: int, speed: float, seed: int) -> Running:
 def simulation(config: Config) -> Config:
     """Return the configuration for a simulated fleet: its findings may act, on a scheduler that is simulated too."""
     detectors = replace(config.detectors, default_mode="act", promoted_by="the simulation")
-    return replace(config, detectors=detectors, quarantine=replace(config.quarantine, act=True))
+    # A small fleet with a fault every few minutes would stand at the brakes of a large one and show nothing else.
+    quarantine = replace(config.quarantine, act=True, max_held_share=0.25, max_same_cause_per_hour=20)
+    return replace(config, detectors=detectors, quarantine=quarantine)
 
 
 def say_where(running: Running, address: str, port: int) -> None:
