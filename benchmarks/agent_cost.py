@@ -127,7 +127,7 @@ def main() -> None:
                 "--log-folder",
             ]
             running["gcm nvml_monitor"] = subprocess.Popen(
-                [str(chosen.gcm), *peer, "--log-folder", str(folder)],
+                [str(chosen.gcm), *peer, str(folder)],
                 env=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=(folder / "gcm.err").open("w"),

@@ -388,8 +388,19 @@ class Runner:
         deadline = mono + self._config.agent.call_deadline_seconds
         self._runs[name] = _Run(collector, deadline)
         now = self.time.now()
+        if isinstance(collector, KernelLog):  # it reads without blocking, every second: a thread would cost more
+            self._collect_one(collector, now)
+            self._finish_collectors()
+            return
         # A thread, because a file of /sys can block when its device does; a daemon, because we never wait for it.
-        threading.Thread(target=self._collect_one, args=(collector, now), name=name, daemon=True).start()
+        threading.Thread(target=self._collect_aside, args=(collector, now), name=name, daemon=True).start()
+
+    def _collect_aside(self, collector: Collector, now: int) -> None:
+        self._collect_one(collector, now)
+        try:
+            self.wake()
+        except OSError:
+            return  # the agent has stopped meanwhile
 
     def _collect_one(self, collector: Collector, now: int) -> None:
         started = self._monotonic()
@@ -399,10 +410,6 @@ class Runner:
         except Exception as error:  # noqa: BLE001  one collector's fault is its outcome, not the agent's end
             result = error
         self._results.put((collector.name, result, self._monotonic() - started))
-        try:
-            self.wake()
-        except OSError:
-            return  # the agent has stopped meanwhile
 
     def _finish_collectors(self) -> None:
         while not self._results.empty():
