@@ -25,11 +25,11 @@ from collectors.kernel_log import Bookmark, KernelLog
 from collectors.probe import DeviceProbe, Outcome, wanted_vendors
 from collectors.runner import CollectorHealth, Runner
 from passmuster import config as configuration
-from passmuster.batch import Batch, from_records, split_by_header
+from passmuster.batch import Batch
 from passmuster.config import Config
 from passmuster.errors import SpoolFull
 from passmuster.exits import ExitCode
-from passmuster.records import Finding, Inventory, Record
+from passmuster.records import Finding, Inventory
 
 if TYPE_CHECKING:
     from collectors.exporter import Exposed
@@ -166,10 +166,11 @@ class HostAgent:
             self.save()
 
     def _watch(self, batch: Batch) -> None:
-        if self.engine is None or batch.kind in ("finding", "check_state"):
+        # What is found here stays here, in the verdict and the metrics: a host ships what it observed, and findings
+        # that can hold a host are made where no host can write them.
+        if self.engine is None:
             return
         findings = self.engine.feed(batch, self.runner.time.now())
-        self._send(findings)
         if findings:
             self.write_verdict()
 
@@ -177,15 +178,8 @@ class HostAgent:
         if self.engine is None:
             return
         now = self.runner.time.now()
-        self._send(self.engine.tick(now))
-        self._send(self.engine.check_states(now))
+        self.engine.tick(now)
         self.write_verdict()
-
-    def _send(self, records: list[Finding] | list[Any]) -> None:
-        for group in split_by_header(records):
-            # What a detector says of itself is of no boot; it leaves with the boot that it was said in.
-            of_boot: list[Record] = [msgspec.structs.replace(r, boot_id=r.boot_id or self.boot_id) for r in group]
-            self._ship(from_records(of_boot, self._next_seq(group[0].KIND)))
 
     def write_verdict(self) -> None:
         """Judge the host by what is open now and write the verdict file."""
