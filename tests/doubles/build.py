@@ -1,6 +1,6 @@
 """Compiles the fake vendor libraries, once per content, and says how a child process finds them.
 
-`python tests/doubles/build.py nvml` prints the folder of the compiled library.
+`python tests/doubles/build.py nvml` (or amdsmi) prints the folder of the compiled library.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
@@ -65,5 +67,66 @@ def nvml_environment(scenario: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(nvml()), "FAKE_DEVICE_SCENARIO": str(scenario)}
 
 
+def amdsmi(package: Path | None = None) -> Path:
+    """Return the folder of a fake libamd_smi.so for the installed `amdsmi` binding, or for the one at ``package``."""
+    if package is None:
+        found = find_spec("amdsmi")
+        if found is None or found.origin is None:
+            raise RuntimeError("the binding amdsmi is not installed: pip install amdsmi")
+        package = Path(found.origin).parent
+    generator = SOURCES / "gen_amdsmi.py"
+    inputs = (generator, SOURCES / "fake_amdsmi.c", package / "amdsmi_wrapper.py")
+    digest = hashlib.sha256(b"\0".join(f.read_bytes() for f in inputs)).hexdigest()[:16]
+    # The binding imports only with a library that has all its symbols: first stubs, then the layouts that it shows.
+    complete = CACHE / f"amdsmi-{digest}.c"
+    if not complete.exists():
+        CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stubs = CACHE / f"amdsmi-stubs-{digest}.c"
+        _write(stubs, _generate(generator, "symbols", package, {}))
+        folder = _with_lib(compile_shared("amdsmi-stubs", stubs, "libamd_smi.so"))
+        _write(complete, _generate(generator, "source", package, _amdsmi_paths(folder)))
+    return _with_lib(compile_shared("amdsmi", complete, "libamd_smi.so"))
+
+
+def amdsmi_environment(scenario: Path, package: Path | None = None) -> dict[str, str]:
+    """Return the variables under which a new process loads the fake AMD SMI and reads ``scenario``."""
+    return _amdsmi_paths(amdsmi(package)) | {"FAKE_DEVICE_SCENARIO": str(scenario)}
+
+
+def _amdsmi_paths(folder: Path) -> dict[str, str]:
+    # Up to 7.13 a binding looks below ROCM_HOME or ROCM_PATH, from 7.14 on at the override.
+    return {
+        "ROCM_HOME": str(folder),
+        "ROCM_PATH": str(folder),
+        "LD_LIBRARY_PATH": str(folder),
+        "AMDSMI_LIB_OVERRIDE": str(folder / "libamd_smi.so"),
+    }
+
+
+def _with_lib(folder: Path) -> Path:
+    with suppress(FileExistsError):
+        (folder / "lib").symlink_to(".")
+    return folder
+
+
+def _generate(generator: Path, what: str, package: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, str(generator), what, str(package)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{generator.name} cannot read {package}:\n{done.stderr}")
+    return done.stdout
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
 if __name__ == "__main__":
-    print({"nvml": nvml}[sys.argv[1]]())
+    print({"nvml": nvml, "amdsmi": amdsmi}[sys.argv[1]]())
