@@ -5,6 +5,7 @@ Vendor libraries find their file when the process starts, so a double needs a pr
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from importlib import import_module
@@ -44,7 +45,8 @@ def main() -> None:
     """Serve until the input ends."""
     module, name = BACKENDS[sys.argv[1]]
     clock = ShiftedClock()
-    backend: DeviceBackend = getattr(import_module(module), name)(clock=clock)
+    roots = {"sys_root": os.environ["FAKE_SYS_ROOT"]} if "FAKE_SYS_ROOT" in os.environ else {}
+    backend: DeviceBackend = getattr(import_module(module), name)(clock=clock, **roots)
     for line in sys.stdin:
         call, argument = msgspec.json.decode(line)
         try:

@@ -1,4 +1,4 @@
-"""Writes the C source of a fake libamd_smi.so for one `amdsmi` binding: layouts and symbols come from its ctypes classes.
+"""Writes the C source of a fake libamd_smi.so for one `amdsmi` binding, from the ctypes classes of that binding.
 
 `python gen_amdsmi.py symbols PACKAGE` prints stubs of every symbol that the binding takes at import; with these loaded,
 `python gen_amdsmi.py source PACKAGE` prints fake_amdsmi.c and the tables and functions that complete it.
@@ -51,7 +51,7 @@ def rows(kind: Any, base: int = 0, name: str = "") -> Iterator[Row]:
 
 def table(name: str, kind: Any, linkage: str = "static ") -> str:
     """Return the C table of one struct."""
-    body = "".join(f'{{"{n}",{offset},{size},{count},\'{k}\'}},' for n, offset, size, count, k in rows(kind))
+    body = "".join(f"{{\"{n}\",{offset},{size},{count},'{k}'}}," for n, offset, size, count, k in rows(kind))
     return (
         f"static const struct row rows_{name}[] = {{{body}{{0}}}};\n"
         f"{linkage}const struct layout {name} = {{{ctypes.sizeof(kind)}, rows_{name}}};\n"

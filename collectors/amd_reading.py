@@ -1,0 +1,328 @@
+"""Works through the tables of `collectors.amd_fields` for one device: values in base units, or why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from collectors.amd_fields import (
+    ABSENT,
+    CALLS,
+    DIE_RESIDENCIES,
+    METRICS,
+    PACKAGE_FIELDS,
+    RAS_FUNCTIONS,
+    RESIDENCIES,
+    TIER_FIELDS,
+    Call,
+    Read,
+    find,
+    number,
+)
+from collectors.device import DeviceIdentity, DeviceSample, LibraryBroken, Tier
+from collectors.pseudo_file import Unreadable, read
+from passmuster.records import DeviceState
+
+# Codes of amdsmi_status_t by what they mean for us.
+UNSUPPORTED_CODES = frozenset({2, 3, 20, 40, 52})  # not supported, not yet, no file, no data, no folder
+NO_DATA = 40  # of these the one that may differ at the next call
+NO_PERMISSION = 10
+LOST_CODES = frozenset({31})  # device not found
+HOST_CODES = frozenset({32, 34})  # not initialised any more, driver not loaded
+VANISHED = "failed 31"
+
+# A capability that is absent is asked again after this time: a driver may have been replaced under us.
+ASK_AGAIN_SECONDS = 600.0
+
+# Which of several reasons for one null is told: the last of these words that was given.
+_RANK = ("unsupported", "sentinel", "not_yet", "permission", "failed")
+
+
+class Missing(Exception):
+    """A call gave no value; the message is the reason."""
+
+
+class Lost(Exception):
+    """The device is gone; the message is the reason."""
+
+
+class Answers:
+    """Values and reasons of one device, map fields joined from their members."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.missing: dict[str, str] = {}
+        self._members: dict[tuple[str, str], str] = {}
+
+    def has(self, read: Read) -> bool:
+        """Whether a field, or this member of it, has a value."""
+        if read.member is None:
+            return read.field in self.values
+        return read.member in self.values.get(read.field, {})
+
+    def take(self, read: Read, value: Any) -> None:
+        """Keep a value; None was a sentinel."""
+        if value is None:
+            self.miss(read.field, "sentinel", read.member)
+        elif read.member is None:
+            self.values[read.field] = value
+            self.missing.pop(read.field, None)
+        else:
+            self.values.setdefault(read.field, {})[read.member] = value
+            self._members.pop((read.field, read.member), None)
+
+    def miss(self, field: str, reason: str, member: str | None = None) -> None:
+        """Keep why there is no value, unless a more telling reason is known."""
+        if member is None:
+            self.missing[field] = _stronger(self.missing.get(field), reason)
+        else:
+            self._members[field, member] = _stronger(self._members.get((field, member)), reason)
+
+    def settle(self, fields: tuple[str, ...]) -> None:
+        """Give every field without value a reason; members are named beside others that answered."""
+        for (field, member), reason in self._members.items():
+            if field not in self.values:
+                self.missing[field] = _stronger(self.missing.get(field), reason)
+            elif reason != "unsupported":
+                self.missing[f"{field}.{member}"] = reason
+        for field in fields:
+            if field not in self.values:
+                self.missing.setdefault(field, "unsupported")
+
+
+def _stronger(known: str | None, reason: str) -> str:
+    if known is None:
+        return reason
+    ranks = [next((i for i, word in enumerate(_RANK) if text.startswith(word)), 0) for text in (known, reason)]
+    return known if ranks[0] >= ranks[1] else reason
+
+
+def fill(calls: tuple[Call, ...], answers: Answers, ask: Callable[[Call], Any]) -> None:
+    """Make the calls that some field still needs; ``ask`` returns the binding's answer, or raises Missing or Lost."""
+    for call in calls:
+        if all(answers.has(read) for read in call.reads):
+            continue
+        try:
+            raw = ask(call)
+        except Missing as missing:
+            for wanted in call.reads:
+                if not answers.has(wanted):
+                    answers.miss(wanted.field, str(missing), wanted.member)
+            continue
+        for wanted in call.reads:
+            if not answers.has(wanted):
+                _take(wanted, raw, answers)
+
+
+def _take(wanted: Read, raw: Any, answers: Answers) -> None:
+    reason = "unsupported"
+    for key in wanted.keys:
+        found = find(raw, key)
+        if found is ABSENT:
+            continue
+        value = wanted.decode(found)
+        if value is not None:
+            answers.take(wanted, value)
+            return
+        reason = "sentinel"
+    answers.miss(wanted.field, reason, wanted.member)
+
+
+class Throttle:
+    """Shares and seconds of throttling, from the residency counters of successive gpu_metrics.
+
+    amdsmi_get_violation_status computes the same and sleeps 100 ms for it.
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[float, float, dict[str, tuple[float, int]]] | None = None
+        self._seconds: dict[str, float] = {}
+
+    def take(self, raw: Any, now: float, answers: Answers) -> None:
+        """Compare with the last call; ``now`` is monotonic seconds."""
+        ticks = number(find(raw, "accumulation_counter"))
+        counters = {
+            reason: (value, 1) for reason, key in RESIDENCIES.items() if (value := number(find(raw, key))) is not None
+        }
+        counters |= {reason: die for reason, key in DIE_RESIDENCIES.items() if (die := _over_dies(find(raw, key)))}
+        if ticks is None or not counters:
+            # A part that has no residencies gives all ones for each.
+            reason = "unsupported" if find(raw, "accumulation_counter") is ABSENT else "sentinel"
+            answers.miss("throttle_ratio", reason)
+            answers.miss("throttle_seconds_total", reason)
+            return
+        before, self._before = self._before, (now, ticks, counters)
+        # Fewer ticks than before: the counters began again. As many: the firmware has not been round since.
+        if before is None or ticks <= before[1]:
+            answers.miss("throttle_ratio", "not_yet")
+        else:
+            ratios = {}
+            for reason, (value, dies) in counters.items():
+                earlier, earlier_dies = before[2].get(reason, (value, 0))
+                if dies == earlier_dies and value >= earlier:
+                    ratios[reason] = min(1.0, (value - earlier) / (dies * (ticks - before[1])))
+            for reason, ratio in ratios.items():
+                self._seconds[reason] = self._seconds.get(reason, 0.0) + ratio * (now - before[0])
+            answers.values["throttle_ratio"] = ratios
+        if self._seconds:
+            answers.values["throttle_seconds_total"] = dict(self._seconds)
+        else:
+            answers.miss("throttle_seconds_total", "not_yet")
+
+
+def _over_dies(raw: Any) -> tuple[float, int] | None:
+    """Return sum and number of what the compute dies counted (lists of lists: partitions of dies)."""
+    rows = raw if isinstance(raw, (list, tuple)) else ()
+    found = [
+        value for row in rows if isinstance(row, (list, tuple)) for die in row if (value := number(die)) is not None
+    ]
+    return (sum(found), len(found)) if found else None
+
+
+class Device:
+    """One device as the library last enumerated it, and what we remember of it between polls."""
+
+    def __init__(self, index: int, handle: Any, pci_address: str) -> None:
+        self.index = index
+        self.handle = handle
+        self.pci_address = pci_address
+        self.vanished = False
+        self.seen_on_bus = False
+        self.partition: int | None = None  # of a package that is split
+        self.identity: DeviceIdentity | None = None
+        self.absent: dict[Call, tuple[float, str]] = {}  # ask again at, reason
+        self.throttle = Throttle()
+        self.cper_cursor = 0
+
+
+class AmdReader:
+    """Reads devices through an initialised binding; ``clock`` and ``meter`` as in `AmdBackend`."""
+
+    def __init__(
+        self,
+        binding: Any,
+        sys_root: Path,
+        clock: Callable[[], float],
+        meter: Callable[[str, float], None] | None,
+    ) -> None:
+        self._smi = binding
+        self._devices_folder = sys_root / "bus" / "pci" / "devices"
+        self._clock = clock
+        self._meter = meter
+
+    def sample(self, device: Device, tier: Tier) -> DeviceSample:
+        """Read one tier; a device that is gone is LOST, with a reason for each field."""
+        if device.vanished:
+            return lost(device.pci_address, tier, VANISHED)
+        answers = Answers()
+
+        def ask(call: Call) -> Any:
+            raw = self.ask(device, call)
+            if call.function == METRICS and tier is Tier.FAST:
+                device.throttle.take(raw, self._clock(), answers)
+            return raw
+
+        try:
+            self._look_at_bus(device)
+            fill(CALLS[tier], answers, ask)
+        except Lost as gone:
+            return lost(device.pci_address, tier, str(gone))
+        return settled(device.pci_address, tier, answers, device.partition)
+
+    def ask(self, device: Device, call: Call) -> Any:
+        """Make one call. Raises Missing, Lost, or LibraryBroken where the library as a whole has stopped working."""
+        known = device.absent.get(call)
+        if known is not None and self._clock() < known[0]:
+            raise Missing(known[1])
+        if call.function in RAS_FUNCTIONS and self._asleep(device):
+            raise Missing("not_yet")
+        function = self.function(call.function)
+        arguments = [self._member(name) for name, _ in call.arguments]
+        if function is None or None in arguments:  # a binding older or newer than the function
+            raise Missing(self.reason(device, call, 2))
+        start = time.perf_counter() if self._meter else 0.0
+        try:
+            return function(device.handle, *arguments)
+        except self._smi.AmdSmiLibraryException as error:
+            raise Missing(self.reason(device, call, error.get_error_code())) from None
+        except (
+            self._smi.AmdSmiException,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            OSError,
+            TypeError,
+            ValueError,
+        ) as error:
+            # The binding could not make sense of what its library answered.
+            raise Missing(f"failed {type(error).__name__}"[:64]) from None
+        finally:
+            if self._meter:
+                words = ".".join([call.function, *(name.rpartition(".")[2] for name, _ in call.arguments)])
+                self._meter(words, time.perf_counter() - start)
+
+    def function(self, name: str) -> Any:
+        """Return a function of the binding, also where its package forgot to export it; None where it has none."""
+        inner = getattr(self._smi, "amdsmi_interface", None)
+        return getattr(self._smi, name, None) or getattr(inner, name, None)
+
+    def reason(self, device: Device, call: Call, code: int) -> str:
+        """Return the reason word of a status code, remembering what is absent; raises Lost or LibraryBroken."""
+        if code in LOST_CODES:
+            raise Lost(f"failed {code}")
+        if code in HOST_CODES:
+            raise LibraryBroken(
+                f"{call.function} answers {code}: the amdgpu driver or the library was unloaded under us"
+            )
+        if code not in UNSUPPORTED_CODES and code != NO_PERMISSION:
+            return f"failed {code}"
+        reason = "permission" if code == NO_PERMISSION else "unsupported"
+        if code != NO_DATA:
+            device.absent[call] = (self._clock() + ASK_AGAIN_SECONDS, reason)
+        return reason
+
+    def _member(self, name: str) -> Any:
+        enumeration, _, member = name.partition(".")
+        return getattr(getattr(self._smi, enumeration, None), member, None)
+
+    def _look_at_bus(self, device: Device) -> None:
+        """Raise Lost for a device that left sysfs: the library then answers "no such file", as for what never was."""
+        if (self._devices_folder / device.pci_address).is_dir():
+            device.seen_on_bus = True
+        elif device.seen_on_bus:
+            raise Lost(VANISHED)
+
+    def _asleep(self, device: Device) -> bool:
+        # Error counts read from a suspended device wake it and were seen to be absurd.
+        try:
+            return read(self._devices_folder / device.pci_address / "power" / "runtime_status") != "active"
+        except Unreadable:
+            return False
+
+
+def settled(pci_address: str, tier: Tier, answers: Answers, partition: int | None) -> DeviceSample:
+    """Return the sample of what was answered; a later partition leaves what belongs to its package to the first one."""
+    answers.settle(TIER_FIELDS[tier])
+    values, missing = answers.values, answers.missing
+    failed = any(reason.startswith("failed") for reason in missing.values())
+    state = DeviceState.UNREADABLE if failed and not values else DeviceState.OK
+    if partition:
+        for field in PACKAGE_FIELDS & set(TIER_FIELDS[tier]):
+            values.pop(field, None)
+            missing[field] = "unsupported"
+        missing = {
+            field: reason
+            for field, reason in missing.items()
+            if field.partition(".")[0] == field or field.partition(".")[0] in values
+        }
+    if partition is not None and values:
+        values["partition"] = str(partition)
+    return DeviceSample(pci_address=pci_address, state=state, values=values, missing=missing)
+
+
+def lost(pci_address: str, tier: Tier, reason: str) -> DeviceSample:
+    """Return the sample of a device that is gone."""
+    missing = dict.fromkeys(TIER_FIELDS[tier], reason)
+    return DeviceSample(pci_address=pci_address, state=DeviceState.LOST, values={}, missing=missing)
