@@ -6,7 +6,6 @@ Not proven on hardware: the binding is the real one in releases 6.1 to 7.0, its 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 
 from collectors import amd_binding
 from collectors.amd_fields import EVENTS, IDENTITY, TIER_FIELDS, Call
-from collectors.amd_reading import UNSUPPORTED_CODES, AmdReader, Answers, Device, Lost, Missing, fill
+from collectors.amd_reading import UNSUPPORTED_CODES, AmdReader, Answers, Device, Lost, Missing, fill, identities
 from collectors.amd_sysfs import AmdSysfsBackend
 from collectors.device import DeviceIdentity, DeviceSample, DriverEvent, LibraryAbsent, LibraryBroken, Tier
 from collectors.pci import gpus
@@ -132,23 +131,17 @@ class AmdBackend:
             return self._sysfs.identify()
         present = self._enumerate()
         reader = self._opened()
-        answered: dict[str, Answers] = {}
+        answered: dict[str, tuple[int, Answers]] = {}
         for device in present:
             answers = Answers()
             with suppress(Lost):
                 fill(IDENTITY, answers, lambda call, device=device: reader.ask(device, call))  # type: ignore[misc]
                 answers.settle(("firmware",))
                 if answers.values:
-                    answered[device.pci_address] = answers
-        shared = Counter(answers.values.get("serial") for answers in answered.values())
-        places = Counter((a.values.get("serial"), a.values.get("partition")) for a in answered.values())
-        for device in present:
-            known = answered.get(device.pci_address)
-            if known is not None:
-                serial, partition = known.values.get("serial"), known.values.get("partition")
-                device.partition = partition if shared[serial] > 1 and places[serial, partition] == 1 else None
-                alone = shared[serial] == 1 or device.partition is not None
-                device.identity = self._identity(device, known, alone)
+                    answered[device.pci_address] = (device.index, answers)
+        for address, (identity, partition) in identities(answered).items():
+            self._devices[address].identity = identity
+            self._devices[address].partition = partition
         return [device.identity for device in present if device.identity is not None]
 
     def sample(self, tier: Tier) -> list[DeviceSample]:
@@ -233,26 +226,6 @@ class AmdBackend:
             device.vanished = device not in present
         self._devices = {d.pci_address: d for d in sorted(self._devices.values(), key=lambda d: d.index)}
         return present
-
-    def _identity(self, device: Device, answers: Answers, alone: bool) -> DeviceIdentity:
-        values = answers.values
-        product = values.pop("product_name", None)
-        for helper in ("package", "partition", "product_name", "model"):
-            answers.missing.pop(helper, None)
-        values.pop("package", None)
-        values.pop("partition", None)
-        serial = values.get("serial") if alone else None
-        if serial and device.partition:
-            serial = f"{serial}.p{device.partition}"
-        return DeviceIdentity(
-            device_id=serial or values.get("uuid") or f"pci-{device.pci_address}",
-            pci_address=device.pci_address,
-            index=device.index,
-            vendor=self.vendor,
-            model=values.pop("model", product or ""),
-            values=values,
-            missing=answers.missing,
-        )
 
     def _register_events(self) -> None:
         """Ask for the error events that this release knows, from every device that can tell them (needs /dev/kfd)."""

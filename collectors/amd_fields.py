@@ -236,6 +236,8 @@ def find(raw: Any, key: str) -> Any:
     """Return what stands under a dotted path, or ABSENT."""
     if key == "":
         return raw
+    if isinstance(raw, Mapping) and key in raw:  # gpu_metrics has keys with dots in them
+        return raw[key]
     for part in key.split("."):
         if not isinstance(raw, Mapping) or part not in raw:
             return ABSENT
@@ -426,7 +428,6 @@ IDENTITY: tuple[Call, ...] = (
     _plain(
         "amdsmi_get_gpu_asic_info",
         Read("serial", ("asic_serial",), serial),
-        Read("package", ("asic_serial",), serial),
         Read("model", ("market_name",), words),
         Read("architecture", ("target_graphics_version",), words),
         Read("slot", ("oam_id",), lambda raw: None if counter(32)(raw) is None else str(raw)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from collectors.amd_fields import (
 )
 from collectors.device import DeviceIdentity, DeviceSample, LibraryBroken, Tier
 from collectors.pseudo_file import Unreadable, read
-from passmuster.records import DeviceState
+from passmuster.records import DeviceState, Vendor
 
 # Codes of amdsmi_status_t by what they mean for us.
 UNSUPPORTED_CODES = frozenset({2, 3, 20, 40, 52})  # not supported, not yet, no file, no data, no folder
@@ -38,6 +39,10 @@ ASK_AGAIN_SECONDS = 600.0
 
 # Which of several reasons for one null is told: the last of these words that was given.
 _RANK = ("unsupported", "sentinel", "not_yet", "permission", "failed")
+
+
+# Asked to make an identity, and no field of `Inventory`.
+_NOT_OF_INVENTORY = frozenset({"model", "product_name", "partition"})
 
 
 class Missing(Exception):
@@ -302,6 +307,39 @@ class AmdReader:
             return False
 
 
+def identities(answered: Mapping[str, tuple[int, Answers]]) -> dict[str, tuple[DeviceIdentity, int | None]]:
+    """Return who the devices are, by address, and which partition of a split package each one is.
+
+    ``answered`` has index and answers of each device by address. Partitions share their package's serial: the first
+    keeps it, the others are ``SERIAL.pN``. Where that does not tell two devices apart, the UUID does.
+    """
+
+    def place(answers: Answers) -> tuple[str | None, int | None]:
+        return answers.values.get("serial"), answers.values.get("partition")
+
+    serials = Counter(place(answers)[0] for _, answers in answered.values())
+    places = Counter(place(answers) for _, answers in answered.values())
+    found = {}
+    for address, (index, answers) in answered.items():
+        serial, number = place(answers)
+        partition = number if serials[serial] > 1 and places[serial, number] == 1 else None
+        known = serial if serials[serial] == 1 or partition is not None else None
+        values = {field: value for field, value in answers.values.items() if field not in _NOT_OF_INVENTORY}
+        identity = DeviceIdentity(
+            device_id=(f"{known}.p{partition}" if known and partition else known)
+            or values.get("uuid")
+            or f"pci-{address}",
+            pci_address=address,
+            index=index,
+            vendor=Vendor.AMD,
+            model=answers.values.get("model") or answers.values.get("product_name") or "",
+            values=values,
+            missing={field: why for field, why in answers.missing.items() if field not in _NOT_OF_INVENTORY},
+        )
+        found[address] = (identity, partition)
+    return found
+
+
 def settled(pci_address: str, tier: Tier, answers: Answers, partition: int | None) -> DeviceSample:
     """Return the sample of what was answered; a later partition leaves what belongs to its package to the first one."""
     answers.settle(TIER_FIELDS[tier])
@@ -309,16 +347,12 @@ def settled(pci_address: str, tier: Tier, answers: Answers, partition: int | Non
     failed = any(reason.startswith("failed") for reason in missing.values())
     state = DeviceState.UNREADABLE if failed and not values else DeviceState.OK
     if partition:
-        for field in PACKAGE_FIELDS & set(TIER_FIELDS[tier]):
-            values.pop(field, None)
-            missing[field] = "unsupported"
-        missing = {
-            field: reason
-            for field, reason in missing.items()
-            if field.partition(".")[0] == field or field.partition(".")[0] in values
-        }
+        package = PACKAGE_FIELDS & set(TIER_FIELDS[tier])
+        values = {field: value for field, value in values.items() if field not in package}
+        missing = {field: why for field, why in missing.items() if field.partition(".")[0] not in PACKAGE_FIELDS}
+        missing |= dict.fromkeys(sorted(package), "unsupported")
     if partition is not None and values:
-        values["partition"] = str(partition)
+        values = values | {"partition": str(partition)}
     return DeviceSample(pci_address=pci_address, state=state, values=values, missing=missing)
 
 

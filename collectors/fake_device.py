@@ -14,8 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from collectors import amd_reading
 from collectors.device import DeviceIdentity, DeviceSample, DriverEvent, LibraryAbsent, LibraryBroken, Tier
-from collectors.fake_device_amd import AMD_IDENTITY, AMD_TIER_FIELDS, AMD_VALUES
+from collectors.fake_device_amd import AmdVoice
 from collectors.nvidia_fields import (
     ARCHITECTURES,
     BATCHES,
@@ -87,11 +88,11 @@ _VANISHED = {Vendor.NVIDIA: "failed 28", Vendor.AMD: "failed 31"}
 _ABSENT = {Vendor.NVIDIA: {12, 13}, Vendor.AMD: set[int]()}
 
 
-class _Missing(Exception):
+class _Missing(amd_reading.Missing):
     """A call of the scenario gives no value; the message is the reason."""
 
 
-class _Lost(Exception):
+class _Lost(amd_reading.Lost):
     """The scenario says that the device is gone."""
 
 
@@ -150,6 +151,7 @@ class FakeBackend:
         self._wrapped: dict[tuple[int, str], tuple[int, int]] = {}
         self._gpm_taken: set[int] = set()
         self._delivered = 0
+        self._amd = AmdVoice(self._file.values, self._gate)
 
     def open(self) -> None:
         """Read the scenario. Raises LibraryAbsent without a file, LibraryBroken for init.error or a broken one."""
@@ -176,6 +178,10 @@ class FakeBackend:
         """Return the devices within gpu.count; a lost one keeps the identity that it had."""
         values = self._file.values()
         self._enumerate()
+        if self.vendor is Vendor.AMD:
+            present = {address: index for address, index in self._known.items() if index < self._count()}
+            self._identities |= self._amd.identify(present)
+            return [self._identities[address] for address in present if address in self._identities]
         serials = [values.get(f"gpu{index}.serial") for index in range(self._count())]
         found = []
         for address, index in self._known.items():
@@ -264,15 +270,10 @@ class FakeBackend:
         return [int(part, 0) for part in self._text(index, function, key).split(",")]
 
     def _identity(self, index: int, address: str, serials: list[str | None]) -> DeviceIdentity:
-        if self.vendor is Vendor.AMD:
-            answers = _Answers()
-            for field, (function, key) in AMD_IDENTITY.items():
-                answers.put(field, None, str, self._text, index, function, key)
-        else:
-            answers = self._nvidia_identity(index)
+        answers = self._nvidia_identity(index)
         values = answers.values
         serial = values.get("serial")
-        unique = serial if serials.count(serial) == 1 or self.vendor is Vendor.AMD else None
+        unique = serial if serials.count(serial) == 1 else None
         return DeviceIdentity(
             device_id=unique or values.get("uuid") or f"pci-{address}",
             pci_address=address,
@@ -313,14 +314,13 @@ class FakeBackend:
         return f"{'ab' * 16}.{clique}"
 
     def _sample(self, index: int, address: str, tier: Tier) -> DeviceSample:
-        fields = AMD_TIER_FIELDS[tier] if self.vendor is Vendor.AMD else TIER_FIELDS[tier]
+        if self.vendor is Vendor.AMD:
+            return self._amd.sample(index, address, tier, index < self._count())
+        fields = TIER_FIELDS[tier]
         answers = _Answers()
         try:
             self._present(index)
-            if self.vendor is Vendor.AMD:
-                self._amd(index, tier, answers)
-            else:
-                self._nvidia(index, tier, answers)
+            self._nvidia(index, tier, answers)
         except _Lost as lost:
             reasons = dict.fromkeys(fields, str(lost))
             return DeviceSample(pci_address=address, state=DeviceState.LOST, values={}, missing=reasons)
@@ -332,11 +332,6 @@ class FakeBackend:
     def _present(self, index: int) -> None:
         if index >= self._count():
             raise _Lost(_VANISHED[self.vendor])
-
-    def _amd(self, index: int, tier: Tier, answers: _Answers) -> None:
-        for row in AMD_VALUES:
-            if row.tier is tier:
-                answers.put(row.field, row.member, row.decode, self._text, index, row.function, row.key)
 
     def _nvidia(self, index: int, tier: Tier, answers: _Answers) -> None:
         for call in CALLS[tier]:
@@ -434,8 +429,7 @@ class FakeBackend:
         device, event_type = int(number, 0), int(type_text, 0)
         address = next((a for a, index in self._known.items() if index == device), "")
         if self.vendor is Vendor.AMD:
-            message = rest[0] if rest else ""
-            return DriverEvent(pci_address=address, kind="other_fault", code=f"amdsmi_event:{event_type}", text=message)
+            return self._amd.event(address, event_type, rest[0] if rest else "")
         known = EVENTS.get(event_type)
         if known is None:
             return None

@@ -30,7 +30,7 @@ def amd() -> FakeBackend:
 def test_the_scenario_says_whose_library_is_played(amd: FakeBackend) -> None:
     """Vendor, serial and model of an AMD device."""
     (device,) = amd.identify()
-    assert (Vendor.AMD, "0x1234", "AMD Instinct MI300X") == (device.vendor, device.device_id, device.model)
+    assert (Vendor.AMD, "0x0000000000001234", "AMD Instinct MI300X") == (device.vendor, device.device_id, device.model)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,6 @@ def test_the_scenario_says_whose_library_is_played(amd: FakeBackend) -> None:
             Tier.FAST,
             {
                 "power_watts": 734.0,
-                "power_limit_watts": 750.0,
                 "temperature_hotspot_celsius": 67.0,
                 "clock_graphics_hertz": 2.1e9,
                 "activity_compute_ratio": 0.98,
@@ -49,7 +48,7 @@ def test_the_scenario_says_whose_library_is_played(amd: FakeBackend) -> None:
         ),
         (
             Tier.MIDDLE,
-            {"ecc_blocks_total": {"umc.corrected": 3, "umc.uncorrected": 0}},
+            {"power_limit_watts": 750.0, "ecc_blocks_total": {"umc.corrected": 3, "umc.uncorrected": 0}},
             {"memory_total_bytes": "failed 12", "link_error_status": "unsupported"},
         ),
         (Tier.SLOW, {"compute_partition": "SPX"}, {"bad_pages_limit": "permission"}),
