@@ -177,6 +177,26 @@ class Throttle:
             answers.miss("throttle_seconds_total", "not_yet")
 
 
+def fill_tier(
+    tier: Tier, answers: Answers, ask: Callable[[Call], Any], throttle: Throttle, clock: Callable[[], float]
+) -> None:
+    """Make the calls of one tier; in the fast one gpu_metrics also tells how throttling went on."""
+
+    def heard(call: Call) -> Any:
+        if call.function != METRICS or tier is not Tier.FAST:
+            return ask(call)
+        try:
+            raw = ask(call)
+        except Missing as missing:
+            for field in ("throttle_ratio", "throttle_seconds_total"):
+                answers.miss(field, str(missing))
+            raise
+        throttle.take(raw, clock(), answers)
+        return raw
+
+    fill(CALLS[tier], answers, heard)
+
+
 def _over_dies(raw: Any) -> tuple[float, int] | None:
     """Return sum and number of what the compute dies counted (lists of lists: partitions of dies)."""
     rows = raw if isinstance(raw, (list, tuple)) else ()
@@ -222,16 +242,9 @@ class AmdReader:
         if device.vanished:
             return lost(device.pci_address, tier, VANISHED)
         answers = Answers()
-
-        def ask(call: Call) -> Any:
-            raw = self.ask(device, call)
-            if call.function == METRICS and tier is Tier.FAST:
-                device.throttle.take(raw, self._clock(), answers)
-            return raw
-
         try:
             self._look_at_bus(device)
-            fill(CALLS[tier], answers, ask)
+            fill_tier(tier, answers, lambda call: self.ask(device, call), device.throttle, self._clock)
         except Lost as gone:
             return lost(device.pci_address, tier, str(gone))
         return settled(device.pci_address, tier, answers, device.partition)

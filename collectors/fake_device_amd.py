@@ -12,7 +12,6 @@ from typing import Any
 
 from collectors.amd_fields import (
     ABSENT,
-    CALLS,
     EVENT_NUMBERS,
     EVENTS,
     IDENTITY,
@@ -22,7 +21,7 @@ from collectors.amd_fields import (
     serial,
     words,
 )
-from collectors.amd_reading import Answers, Lost, Missing, Throttle, fill, identities, lost, settled
+from collectors.amd_reading import Answers, Lost, Missing, Throttle, fill, fill_tier, identities, lost, settled
 from collectors.device import DeviceIdentity, DeviceSample, DriverEvent, Tier
 
 Gate = Callable[[int, str], None]
@@ -64,15 +63,9 @@ class AmdVoice:
         if not present:
             return lost(address, tier, "failed 31")
         answers = Answers()
-
-        def ask(call: Call) -> Any:
-            raw = self._ask(index, call)
-            if call.function == METRICS and tier is Tier.FAST:
-                self._throttles.setdefault(address, Throttle()).take(raw, time.monotonic(), answers)
-            return raw
-
+        throttle = self._throttles.setdefault(address, Throttle())
         try:
-            fill(CALLS[tier], answers, ask)
+            fill_tier(tier, answers, lambda call: self._ask(index, call), throttle, time.monotonic)
         except Lost as gone:
             return lost(address, tier, str(gone))
         return settled(address, tier, answers, self._partitions.get(address))
