@@ -182,6 +182,10 @@ def _take(sight: Sight, answer: Answer, addresses: list[str], deadline: float, n
             **values.get(address, {}),
         }
         sight.gpus.append(msgspec.convert(row, GpuReading))
+    if answer.identities:
+        # A library that cannot even name a lost GPU leaves a hole in its numbering; PCI, where it is shown, tells more.
+        counted = 1 + max(identity.index for identity in answer.identities)
+        sight.expected[answer.vendor] = max(counted, sight.expected.get(answer.vendor, 0))
     if answer.status == "ok":
         return
     hung = answer.status == "hung"
