@@ -79,13 +79,13 @@ def initialise(binding: Any, gpus_on_bus: int) -> None:
 def versions(binding: Any) -> dict[str, str]:
     """Return the versions of binding and library, and the files that they were loaded from."""
     found = {"amdsmi": _binding_version(binding)}
-    found["amdsmi_file"] = str(Path(binding.__file__).resolve().parent)
+    found["amdsmi_file"] = str(Path(binding.__file__).resolve().parent)[-256:]
     number = _library_version(binding)
     if number is not None:
         found["library"] = ".".join(map(str, number))
     path = library_path()
     if path is not None:
-        found["library_file"] = str(path)
+        found["library_file"] = str(path)[-256:]
     return found
 
 

@@ -108,6 +108,12 @@ def words(raw: Any) -> str | None:
     return None if text.lower() in ("", "n/a", "unknown", "invalid") else text[:MAX_TEXT]
 
 
+def architecture(raw: Any) -> str | None:
+    """Return gfx942 and its like; the binding spells all ones out as a name."""
+    text = words(raw)
+    return None if text is None or not text.startswith("gfx") or len(text) > 12 else text
+
+
 def serial(raw: Any) -> str | None:
     """Return a serial number; None also for all zeros."""
     text = words(raw)
@@ -429,7 +435,7 @@ IDENTITY: tuple[Call, ...] = (
         "amdsmi_get_gpu_asic_info",
         Read("serial", ("asic_serial",), serial),
         Read("model", ("market_name",), words),
-        Read("architecture", ("target_graphics_version",), words),
+        Read("architecture", ("target_graphics_version",), architecture),
         Read("slot", ("oam_id",), lambda raw: None if counter(32)(raw) is None else str(raw)),
     ),
     _plain("amdsmi_get_gpu_device_uuid", Read("uuid", ("",), serial)),

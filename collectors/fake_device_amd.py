@@ -17,6 +17,7 @@ from collectors.amd_fields import (
     IDENTITY,
     METRICS,
     Call,
+    architecture,
     find,
     serial,
     words,
@@ -91,7 +92,7 @@ class AmdVoice:
 def answer(values: Mapping[str, str], index: int, call: Call) -> Any:
     """Return what the binding would for one call. Raises Missing where the scenario has no key for it."""
     function = call.function
-    texts = {key for read in call.reads if read.decode in (words, serial) for key in read.keys}
+    texts = {key for read in call.reads if read.decode in (words, serial, architecture) for key in read.keys}
     if function == "amdsmi_get_gpu_device_uuid":
         return _scalar(values, f"gpu{index}.uuid", texts)
     selectors = [str(number) for _, number in call.arguments]

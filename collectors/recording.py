@@ -101,7 +101,8 @@ def record(
 
     ``clock`` is monotonic seconds, ``sleep`` waits that many seconds. Events are asked without waiting.
     """
-    yield Header(FORMAT, backend.vendor, backend.versions(), period_seconds)
+    versions = {name: text for name, text in backend.versions().items() if not name.endswith("_file")}
+    yield Header(FORMAT, backend.vendor, versions, period_seconds)
     start = clock()
     yield Identities(0.0, anonymous(backend.identify()))
     for tick in range(ticks):
@@ -263,10 +264,9 @@ def _backend(vendor: str, costs: Costs) -> DeviceBackend:
         from collectors.nvidia import NvidiaBackend
 
         return NvidiaBackend(meter=costs.meter)
-    from importlib import import_module
+    from collectors.amd import AmdBackend
 
-    backend: DeviceBackend = import_module("collectors.amd").AmdBackend()
-    return backend
+    return AmdBackend(meter=costs.meter)
 
 
 def main(arguments: list[str] | None = None) -> ExitCode:
