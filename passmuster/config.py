@@ -18,8 +18,9 @@ from msgspec import Meta, Struct
 
 from passmuster.errors import ConfigError
 
-Seconds = Annotated[float, Meta(gt=0, le=86_400 * 366)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Seconds = Annotated[float, Meta(gt=0.0, le=86_400.0 * 366)]
+# Floats, not ints: typing takes Annotated[float, 0] and Annotated[float, 0.0] for the same, whichever came first.
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]

@@ -60,6 +60,7 @@ def describe(field: msgspec.structs.FieldInfo) -> str:
 
 
 def toml_value(value: object) -> str:
+    """Return a value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -18,7 +19,7 @@ from selenium.webdriver.chrome.service import Service
 START_SECONDS = 90
 
 
-def free_port():
+def free_port() -> Any:
     """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -28,7 +29,7 @@ def free_port():
 class House:
     """A started `muster up`; `get` reads its API, `stop` ends it as Ctrl-C does."""
 
-    def __init__(self, folder, *options, environ=None):
+    def __init__(self, folder: Any, *options: str, environ: Any = None) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = Path(folder) / f"up-{self.port}.log"
@@ -39,12 +40,12 @@ class House:
                 argv, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environ or {})}
             )
 
-    def get(self, path):
+    def get(self, path: Any) -> Any:
         """Return the body of one of its pages as text."""
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
             return answer.read().decode()
 
-    def until(self, path, good, seconds=START_SECONDS):
+    def until(self, path: Any, good: Any, seconds: Any = START_SECONDS) -> Any:
         """Poll a JSON path until `good` of its body is true, and return the body."""
         deadline = time.monotonic() + seconds
         body = None
@@ -59,7 +60,7 @@ class House:
             time.sleep(0.3)
         raise AssertionError(f"{path} did not become so within {seconds} s: {str(body)[:2000]}\n{self.log.read_text()}")
 
-    def stop(self, how=signal.SIGINT):
+    def stop(self, how: Any = signal.SIGINT) -> Any:
         """Send the signal and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(how)
@@ -67,13 +68,13 @@ class House:
 
 
 @pytest.fixture(scope="session")
-def start():
+def start() -> Any:
     """Return what starts a `muster up` with a folder, options and environment."""
     return House
 
 
 @pytest.fixture(scope="session")
-def house(tmp_path_factory):
+def house(tmp_path_factory: Any) -> Any:
     """A simulated fleet of eight hosts at thirty times real time."""
     started = House(tmp_path_factory.mktemp("up"), "--simulate", "8", "--speed", "30")
     started.until("/api/v1/health", lambda health: health["rows"] > 0)
@@ -82,7 +83,7 @@ def house(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory):
+def browser(tmp_path_factory: Any) -> Any:
     """Headless Chromium. CI requires it; elsewhere a machine without one says so and skips."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):

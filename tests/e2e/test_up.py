@@ -8,20 +8,23 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from tests.doubles.build import nvml_environment
+
 TESTS = Path(__file__).parents[1]
 
 
-def text_of(browser, url, *words):
+def text_of(browser: Any, url: Any, *words: str) -> Any:
     """Open a page and return its text once it shows all the words."""
     browser.get(url)
     body = ""
 
-    def shows(driver):
+    def shows(driver: Any) -> Any:
         nonlocal body
         body = driver.find_element(By.TAG_NAME, "body").text
         return all(word in body for word in words)
@@ -32,7 +35,7 @@ def text_of(browser, url, *words):
     return body
 
 
-def test_a_planted_fault_becomes_a_finding_and_a_hold(house):
+def test_a_planted_fault_becomes_a_finding_and_a_hold(house: Any) -> None:
     """The whole path: simulated device, batch, detector, finding, decision, ledger."""
     findings = house.until("/api/v1/findings", lambda f: any(x["severity"] in ("critical", "error") for x in f))
     holds = house.until("/api/v1/holds", lambda h: any(x["state"] == "held" for x in h))
@@ -42,7 +45,7 @@ def test_a_planted_fault_becomes_a_finding_and_a_hold(house):
     assert findings[0]["next_step"]
 
 
-def test_the_browser_shows_finding_hold_and_story(house, browser):
+def test_the_browser_shows_finding_hold_and_story(house: Any, browser: Any) -> None:
     """What is stored is what a person sees."""
     holds = house.until("/api/v1/holds", lambda h: any(x["state"] == "held" for x in h))
     host = next(h for h in holds if h["state"] == "held")["host"]
@@ -53,14 +56,14 @@ def test_the_browser_shows_finding_hold_and_story(house, browser):
     assert host in story
 
 
-def test_the_browser_shows_failure_rates_with_exposure(house, browser):
+def test_the_browser_shows_failure_rates_with_exposure(house: Any, browser: Any) -> None:
     """A rate stands beside what it was counted over."""
     house.until("/api/v1/holds", lambda h: any(x["state"] == "held" for x in h))
 
     text_of(browser, f"{house.url}/failure_rates", "How often things fail", "GPU-days watched", "exact Poisson")
 
 
-def test_metrics_are_served_beside_the_pages(house):
+def test_metrics_are_served_beside_the_pages(house: Any) -> None:
     """One port serves pages, API and /metrics."""
     metrics = house.get("/metrics")
 
@@ -68,7 +71,7 @@ def test_metrics_are_served_beside_the_pages(house):
     assert 'passmuster_findings_open{severity="critical"}' in metrics
 
 
-def test_a_foreign_host_header_is_refused(house):
+def test_a_foreign_host_header_is_refused(house: Any) -> None:
     """A page elsewhere cannot read the fleet by pointing its name at loopback."""
     request = urllib.request.Request(house.url + "/api/v1/holds", headers={"Host": "evil.example"})
 
@@ -79,7 +82,7 @@ def test_a_foreign_host_header_is_refused(house):
     caught.value.close()
 
 
-def test_a_second_owner_of_the_folder_is_told_the_pid(house):
+def test_a_second_owner_of_the_folder_is_told_the_pid(house: Any) -> None:
     """The store's folder belongs to one process; the second start names it."""
     data = house.log.parent / "data"
     port = str(house.port % 60_000 + 1_024)
@@ -92,7 +95,7 @@ def test_a_second_owner_of_the_folder_is_told_the_pid(house):
     assert "Traceback" not in second.stderr
 
 
-def test_a_port_in_use_is_one_sentence(house, tmp_path):
+def test_a_port_in_use_is_one_sentence(house: Any, tmp_path: Any) -> None:
     """The port is tried before anything else is started."""
     argv = [sys.executable, "-m", "passmuster", "up", "--simulate", "2", "--port", str(house.port)]
 
@@ -105,13 +108,8 @@ def test_a_port_in_use_is_one_sentence(house, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_a_machine_with_gpus_shows_its_own_devices(start, tmp_path):
+def test_a_machine_with_gpus_shows_its_own_devices(start: Any, tmp_path: Any) -> None:
     """Without --simulate the agent reads this machine's devices; here the real bindings on the compiled double."""
-    sys.path.insert(0, str(TESTS / "doubles"))
-    try:
-        from build import nvml_environment
-    finally:
-        sys.path.pop(0)
     scenario = tmp_path / "scenario"
     shutil.copy(TESTS / "data" / "scenarios" / "h200_x8.txt", scenario)
     environ = {"PASSMUSTER_AGENT__NVIDIA": "on", "PASSMUSTER_AGENT__SHIP_SECONDS": "10", **nvml_environment(scenario)}
@@ -132,7 +130,7 @@ def test_a_machine_with_gpus_shows_its_own_devices(start, tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_stop_and_a_second_start_go_on_with_the_same_data(start, tmp_path, how):
+def test_a_stop_and_a_second_start_go_on_with_the_same_data(start: Any, tmp_path: Any, how: Any) -> None:
     """Ctrl-C stops cleanly; even a kill loses no hold, and the fleet's clock goes on."""
     first = start(tmp_path, "--simulate", "4", "--speed", "60")
     holds = first.until("/api/v1/holds", lambda h: any(x["state"] == "held" for x in h))

@@ -1,6 +1,7 @@
 """Every page opens on a seeded store and shows what it must; and says so when there is nothing or it cannot be read."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -27,13 +28,13 @@ class StandingClock(SimulatedSource):
 
     ahead = 0
 
-    def now(self):
+    def now(self) -> Any:
         """Return the time that the test has set."""
         return START + self.ahead
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
+def house(tmp_path_factory: Any) -> Any:
     """Ten minutes of four hosts with planted faults, judged and stored; no thread runs."""
     folder = tmp_path_factory.mktemp("house")
     config = simulation(Config())
@@ -60,14 +61,14 @@ def house(tmp_path_factory):
     store.close()
 
 
-def page(name):
+def page(name: Any) -> Any:
     """Run a page to its end and return it."""
     test = AppTest.from_file(str(VIEWS / f"{name}.py"), default_timeout=60).run()
     assert [] == [e.value for e in test.exception]
     return test
 
 
-def test_what_is_wrong_now_shows_states_holds_and_findings(house):
+def test_what_is_wrong_now_shows_states_holds_and_findings(house: Any) -> None:
     """The first page counts the hosts by state and lists holds and findings as the service and the store have them."""
     test = page("wrong_now")
 
@@ -78,7 +79,7 @@ def test_what_is_wrong_now_shows_states_holds_and_findings(house):
     assert any(s.value.startswith("Open findings (") for s in test.subheader)
 
 
-def test_lag_and_a_failing_store_are_said_aloud(house):
+def test_lag_and_a_failing_store_are_said_aloud(house: Any) -> None:
     """A page that shows old data as if it were news is worse than none."""
     before = replace(house.progress)
     house.progress.failed, house.progress.lag_seconds = "the disk is full", 0.0
@@ -91,7 +92,7 @@ def test_lag_and_a_failing_store_are_said_aloud(house):
     assert "60 min behind" in behind.error[0].value
 
 
-def test_a_hosts_story_names_the_fault_and_the_hold(house):
+def test_a_hosts_story_names_the_fault_and_the_hold(house: Any) -> None:
     """The story of a held host holds its fault, its finding and what was done."""
     test = page("host_story")
 
@@ -100,7 +101,7 @@ def test_a_hosts_story_names_the_fault_and_the_hold(house):
     assert any("What releases it" in m.value for m in test.markdown)
 
 
-def test_failure_rates_stand_beside_their_exposure(house):
+def test_failure_rates_stand_beside_their_exposure(house: Any) -> None:
     """Each rate has its failures, its GPU-days, and an interval around it."""
     test = page("failure_rates")
 

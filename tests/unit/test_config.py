@@ -1,6 +1,7 @@
 """The configuration is right, or refused with the place and the remedy."""
 
 import tomllib
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "sentence"), BROKEN)
-def test_a_broken_file_is_refused_with_place_and_remedy(tmp_path, text, sentence):
+def test_a_broken_file_is_refused_with_place_and_remedy(tmp_path: Any, text: Any, sentence: Any) -> None:
     """Each kind of mistake names the file and what would be right."""
     path = tmp_path / "passmuster.toml"
     path.write_bytes(text.encode("latin-1"))
@@ -48,7 +49,7 @@ def test_a_broken_file_is_refused_with_place_and_remedy(tmp_path, text, sentence
         ({"PASSMUSTER_AGENT__FAST_SECONDS": "-1"}, "agent.fast_seconds"),
     ],
 )
-def test_a_broken_variable_is_refused(environ, sentence):
+def test_a_broken_variable_is_refused(environ: Any, sentence: Any) -> None:
     """Environment overrides are held to the same rules as the file."""
     with pytest.raises(ConfigError) as caught:
         load(None, environ)
@@ -56,7 +57,7 @@ def test_a_broken_variable_is_refused(environ, sentence):
     assert sentence in str(caught.value)
 
 
-def test_the_environment_outranks_the_file(tmp_path):
+def test_the_environment_outranks_the_file(tmp_path: Any) -> None:
     """A variable overrides the file's key and leaves its neighbours."""
     path = tmp_path / "passmuster.toml"
     path.write_text("[agent]\nfast_seconds = 2\nslow_seconds = 90\n")
@@ -66,13 +67,13 @@ def test_the_environment_outranks_the_file(tmp_path):
     assert (3.0, 90.0, "west") == (loaded.agent.fast_seconds, loaded.agent.slow_seconds, loaded.site.cluster)
 
 
-def test_a_missing_file_is_one_sentence(tmp_path):
+def test_a_missing_file_is_one_sentence(tmp_path: Any) -> None:
     """A path that was given must exist."""
     with pytest.raises(ConfigError, match="cannot read the configuration"):
         load(str(tmp_path / "none.toml"), {})
 
 
-def test_what_show_prints_reads_back_as_the_same_configuration(tmp_path):
+def test_what_show_prints_reads_back_as_the_same_configuration(tmp_path: Any) -> None:
     """`config show` is a valid file, tables and lists included."""
     want = msgspec.convert({"detectors": {"modes": {"links/L": "act"}, "promoted_by": 'Ada "x"'}}, Config)
 
@@ -81,7 +82,7 @@ def test_what_show_prints_reads_back_as_the_same_configuration(tmp_path):
     assert want == got
 
 
-def test_check_answers_with_an_exit_code(tmp_path):
+def test_check_answers_with_an_exit_code(tmp_path: Any) -> None:
     """A valid file is 0 and says so."""
     path = tmp_path / "passmuster.toml"
     path.write_text("[site]\ncluster = 'west'\n")
