@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from collectors.amd_decode import ABSENT, find, number
 from collectors.amd_fields import (
-    ABSENT,
     CALLS,
     DIE_RESIDENCIES,
     METRICS,
@@ -19,11 +19,10 @@ from collectors.amd_fields import (
     TIER_FIELDS,
     Call,
     Read,
-    find,
-    number,
 )
 from collectors.device import DeviceIdentity, DeviceSample, LibraryBroken, Tier
-from collectors.pseudo_file import Unreadable, read
+from collectors.pseudo_file import Unreadable
+from collectors.pseudo_file import read as read_file
 from passmuster.records import DeviceState, Vendor
 
 # Codes of amdsmi_status_t by what they mean for us.
@@ -104,21 +103,34 @@ def _stronger(known: str | None, reason: str) -> str:
     return known if ranks[0] >= ranks[1] else reason
 
 
-def fill(calls: tuple[Call, ...], answers: Answers, ask: Callable[[Call], Any]) -> None:
-    """Make the calls that some field still needs; ``ask`` returns the binding's answer, or raises Missing or Lost."""
+def fill(
+    calls: tuple[Call, ...],
+    answers: Answers,
+    ask: Callable[[Call], Any],
+    in_vain: Callable[[Call], None] | None = None,
+) -> None:
+    """Make the calls that some field still needs; ``ask`` returns the binding's answer, or raises Missing or Lost.
+
+    ``in_vain`` is told of a call that only repeated what an earlier one had said: that there is no value.
+    """
+    tried: set[tuple[str, str | None]] = set()
     for call in calls:
-        if all(answers.has(read) for read in call.reads):
+        wanted = [read for read in call.reads if not answers.has(read)]
+        if not wanted:
             continue
+        again = all((read.field, read.member) in tried for read in wanted)
+        tried.update((read.field, read.member) for read in wanted)
         try:
             raw = ask(call)
         except Missing as missing:
-            for wanted in call.reads:
-                if not answers.has(wanted):
-                    answers.miss(wanted.field, str(missing), wanted.member)
+            for read in wanted:
+                answers.miss(read.field, str(missing), read.member)
             continue
-        for wanted in call.reads:
-            if not answers.has(wanted):
-                _take(wanted, raw, answers)
+        for read in wanted:
+            if not answers.has(read):
+                _take(read, raw, answers)
+        if in_vain and again and not any(answers.has(read) for read in wanted):
+            in_vain(call)
 
 
 def _take(wanted: Read, raw: Any, answers: Answers) -> None:
@@ -178,7 +190,12 @@ class Throttle:
 
 
 def fill_tier(
-    tier: Tier, answers: Answers, ask: Callable[[Call], Any], throttle: Throttle, clock: Callable[[], float]
+    tier: Tier,
+    answers: Answers,
+    ask: Callable[[Call], Any],
+    throttle: Throttle,
+    clock: Callable[[], float],
+    in_vain: Callable[[Call], None] | None = None,
 ) -> None:
     """Make the calls of one tier; in the fast one gpu_metrics also tells how throttling went on."""
 
@@ -194,7 +211,7 @@ def fill_tier(
         throttle.take(raw, clock(), answers)
         return raw
 
-    fill(CALLS[tier], answers, heard)
+    fill(CALLS[tier], answers, heard, in_vain)
 
 
 def _over_dies(raw: Any) -> tuple[float, int] | None:
@@ -244,7 +261,14 @@ class AmdReader:
         answers = Answers()
         try:
             self._look_at_bus(device)
-            fill_tier(tier, answers, lambda call: self.ask(device, call), device.throttle, self._clock)
+            fill_tier(
+                tier,
+                answers,
+                lambda call: self.ask(device, call),
+                device.throttle,
+                self._clock,
+                lambda call: self._let_be(device, call),
+            )
         except Lost as gone:
             return lost(device.pci_address, tier, str(gone))
         return settled(device.pci_address, tier, answers, device.partition)
@@ -281,6 +305,10 @@ class AmdReader:
                 words = ".".join([call.function, *(name.rpartition(".")[2] for name, _ in call.arguments)])
                 self._meter(words, time.perf_counter() - start)
 
+    def _let_be(self, device: Device, call: Call) -> None:
+        """Leave out a call that gives no more than the one before it, such as the edge sensor of an MI300."""
+        device.absent[call] = (self._clock() + ASK_AGAIN_SECONDS, "sentinel")
+
     def function(self, name: str) -> Any:
         """Return a function of the binding, also where its package forgot to export it; None where it has none."""
         inner = getattr(self._smi, "amdsmi_interface", None)
@@ -315,7 +343,7 @@ class AmdReader:
     def _asleep(self, device: Device) -> bool:
         # Error counts read from a suspended device wake it and were seen to be absurd.
         try:
-            return read(self._devices_folder / device.pci_address / "power" / "runtime_status") != "active"
+            return read_file(self._devices_folder / device.pci_address / "power" / "runtime_status") != "active"
         except Unreadable:
             return False
 

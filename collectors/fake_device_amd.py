@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from collectors.amd_decode import ABSENT, architecture, find, serial, words
 from collectors.amd_fields import (
-    ABSENT,
     EVENT_NUMBERS,
     EVENTS,
     IDENTITY,
     METRICS,
     Call,
-    architecture,
-    find,
-    serial,
-    words,
 )
 from collectors.amd_reading import Answers, Lost, Missing, Throttle, fill, fill_tier, identities, lost, settled
 from collectors.device import DeviceIdentity, DeviceSample, DriverEvent, Tier
@@ -107,7 +104,8 @@ def answer(values: Mapping[str, str], index: int, call: Call) -> Any:
     raw = _struct(values, prefix, texts)
     if not raw or function == "amdsmi_get_fw_info":
         raise Missing("unsupported")
-    return _SHAPES.get(function, lambda found: found)(raw)
+    shape = _SHAPES.get(function)
+    return shape(raw) if shape else raw
 
 
 def _scalar(values: Mapping[str, str], key: str, texts: set[str]) -> Any:
@@ -135,11 +133,10 @@ def _put(found: dict[str, Any], field: str, value: Any) -> None:
 def _number(text: str) -> Any:
     if "," in text:
         return [_number(part) for part in text.split(",")]
-    for parse in (lambda t: int(t, 0), float):
-        try:
-            return parse(text)
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        return int(text, 0)
+    with suppress(ValueError):
+        return float(text)
     return text
 
 
