@@ -55,9 +55,8 @@ def main() -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             (out / "metrics.txt").write_bytes(answer.read())
     scrape = (cpu_seconds(processes(agent.pid)) - before) / 20
-    print(
-        f"agent: {steady:.2%} of a core, {pss_bytes(processes(agent.pid)) / 1e6:.1f} MB PSS, {scrape * 1e3:.1f} ms a scrape"
-    )
+    memory = pss_bytes(processes(agent.pid)) / 1e6
+    print(f"agent: {steady:.2%} of a core, {memory:.1f} MB PSS, {scrape * 1e3:.1f} ms a scrape")
     busy.wait(timeout=60)
     agent.send_signal(signal.SIGTERM)
     print(f"agent: exit {agent.wait(timeout=20)}")
