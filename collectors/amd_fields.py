@@ -269,6 +269,20 @@ DIE_RESIDENCIES = {
     "die_below_limit": "xcp_stats.gfx_below_host_limit_total_acc",
 }
 
+METRICS_KEYS = frozenset(
+    {
+        key
+        for calls in CALLS.values()
+        for call in calls
+        if call.function == METRICS
+        for read in call.reads
+        for key in read.keys
+    }
+    | {"accumulation_counter", "xgmi_read_data_acc", "xgmi_write_data_acc"}
+    | set(RESIDENCIES.values())
+) - {""}
+"""What of gpu_metrics some field needs, without the counters per die."""
+
 # What a partition shares with its siblings: told by the first partition alone, so that no sum counts it twice.
 PACKAGE_FIELDS = frozenset(
     field

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from collectors.amd_fields import (
     CALLS,
     DIE_RESIDENCIES,
     METRICS,
+    METRICS_KEYS,
     PACKAGE_FIELDS,
     RAS_FUNCTIONS,
     RESIDENCIES,
@@ -159,9 +161,11 @@ class Throttle:
 
     def take(self, raw: Any, now: float, answers: Answers) -> None:
         """Compare with the last call; ``now`` is monotonic seconds."""
-        ticks = number(find(raw, "accumulation_counter"))
+        ticks = number(find(raw, "accumulation_counter"), 32)
         counters = {
-            reason: (value, 1) for reason, key in RESIDENCIES.items() if (value := number(find(raw, key))) is not None
+            reason: (value, 1)
+            for reason, key in RESIDENCIES.items()
+            if (value := number(find(raw, key), 32)) is not None
         }
         counters |= {reason: die for reason, key in DIE_RESIDENCIES.items() if (die := _over_dies(find(raw, key)))}
         if ticks is None or not counters:
@@ -253,6 +257,7 @@ class AmdReader:
         self._devices_folder = sys_root / "bus" / "pci" / "devices"
         self._clock = clock
         self._meter = meter
+        self._metrics = _metrics_reader(binding)
 
     def sample(self, device: Device, tier: Tier) -> DeviceSample:
         """Read one tier; a device that is gone is LOST, with a reason for each field."""
@@ -280,7 +285,7 @@ class AmdReader:
             raise Missing(known[1])
         if call.function in RAS_FUNCTIONS and self._asleep(device):
             raise Missing("not_yet")
-        function = self.function(call.function)
+        function = self._metrics or self.function(METRICS) if call.function == METRICS else self.function(call.function)
         arguments = [self._member(name) for name, _ in call.arguments]
         if function is None or None in arguments:  # a binding older or newer than the function
             raise Missing(self.reason(device, call, 2))
@@ -346,6 +351,35 @@ class AmdReader:
             return read_file(self._devices_folder / device.pci_address / "power" / "runtime_status") != "active"
         except Unreadable:
             return False
+
+
+def _metrics_reader(binding: Any) -> Callable[[Any], dict[str, Any]] | None:
+    """Return what reads of gpu_metrics the members that some field needs; None where the binding hides its struct.
+
+    The binding's own function turns all of some 700 numbers into Python values, which costs a millisecond a device.
+    """
+    wrapper = getattr(getattr(binding, "amdsmi_interface", None), "amdsmi_wrapper", None)
+    struct = getattr(wrapper, "amdsmi_gpu_metrics_t", None)
+    read_into = getattr(wrapper, METRICS, None)
+    if struct is None or read_into is None:
+        return None
+    fields = {field[0] for field in struct._fields_}
+    plain = METRICS_KEYS & fields
+    dies = {key: key.removeprefix("xcp_stats.") for key in DIE_RESIDENCIES.values()} if "xcp_stats" in fields else {}
+
+    def read_metrics(handle: Any) -> dict[str, Any]:
+        answer = struct()
+        code = read_into(handle, ctypes.byref(answer))
+        if code:
+            raise binding.AmdSmiLibraryException(code)
+        found = {key: getattr(answer, key) for key in plain}
+        found = {key: list(value) if isinstance(value, ctypes.Array) else value for key, value in found.items()}
+        for key, member in dies.items():
+            if hasattr(answer.xcp_stats[0], member):
+                found[key] = [list(getattr(partition, member)) for partition in answer.xcp_stats]
+        return found
+
+    return read_metrics
 
 
 def identities(answered: Mapping[str, tuple[int, Answers]]) -> dict[str, tuple[DeviceIdentity, int | None]]:
