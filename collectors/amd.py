@@ -22,11 +22,12 @@ from collectors.pci import gpus
 from passmuster.records import DeviceState, Vendor
 
 MAX_DEVICES = 64
-MAX_EVENTS = 256  # per call of `events`
+MAX_EVENTS = 256  # per call of `events`; what remains is delivered by a later one
 EVENTS_PER_READ = 10
 NO_DATA = 40  # of amdsmi_status_t: no event came
 MORE_DATA = 39
-REGISTER_AGAIN_SECONDS = 600.0
+REGISTER_AGAIN_SECONDS = 600.0  # after events were not supported
+RECOVER_SECONDS = 10.0  # after waiting for events failed
 
 CPER_SECONDS = 10.0  # between two looks for error records of one device
 CPER_BUFFER_BYTES = 1 << 20
@@ -235,7 +236,7 @@ class AmdBackend:
         types = [kind for name in EVENTS if (kind := getattr(names, name, None)) is not None]
         if reader is None or not types:
             return
-        for device in self._devices.values():
+        for device in list(self._devices.values()) or self._enumerate():
             if not device.vanished:
                 with suppress(self._smi.AmdSmiException):
                     self._event_readers.append(reader(device.handle, types))
@@ -245,7 +246,7 @@ class AmdBackend:
             with suppress(self._smi.AmdSmiException):
                 reader.stop()
         self._event_readers = []
-        self._register_at = self._clock()
+        self._register_at = self._clock() + RECOVER_SECONDS
 
     def _event(self, raw: Any) -> DriverEvent | None:
         known = EVENTS.get(str(raw.get("event")))
@@ -283,9 +284,9 @@ class AmdBackend:
                 moved, device.cper_cursor = cursor > device.cper_cursor, cursor
                 for number, record in enumerate(records):
                     found += self._decoded(device, headers.get(number, {}), record, afids)
-                if status != MORE_DATA or not moved:
+                if status != MORE_DATA or not moved or len(found) >= MAX_EVENTS:
                     break
-        return found[:MAX_EVENTS]
+        return found
 
     def _decoded(self, device: Device, header: Any, record: Any, afids: Callable[..., Any]) -> list[DriverEvent]:
         """Return one event per AFID of a record, or one for a record without any."""

@@ -12,6 +12,7 @@ Keys stay near the vendor library. Those that every vendor shares:
     gpu0.hang 1                     calls on device 0 never come back; gpu0.hang.FUNCTION one does not
     event.1 0 0x8 79                first event: device, type, data; event.2 is the next one, in order
 
+AMD's are ``gpu0.FUNCTION[.SELECTOR...][.FIELD]`` in the words of amdsmi.h; tests/data/scenarios/mi300x_x8.txt has them.
 Blank lines and lines that begin with # say nothing. The last line of a key counts. A reader looks again at the file
 before each call and takes it up anew when it was replaced, so `write` is a live change.
 """

@@ -314,6 +314,24 @@ def test_driver_events_come_once_by_name(backend: ChildBackend, scenario: Path) 
     assert [] == backend.events(0.0)
 
 
+def test_events_need_no_identify_first(backend: ChildBackend, scenario: Path) -> None:
+    """Whoever only listens hears too."""
+    backend.open()
+    backend.events(0.0)
+    change(scenario, {"event.1": "0 2 hot"})
+    assert ["thermal:throttle"] == [event.code for event in backend.events(5.0)]
+
+
+def test_a_device_without_events_leaves_the_others_theirs(backend: ChildBackend, scenario: Path) -> None:
+    """One device refuses its registration; what the other one reports is heard."""
+    change(scenario, {"gpu0.error.amdsmi_init_gpu_event_notification": 30})
+    backend.open()
+    backend.identify()
+    backend.events(0.0)
+    change(scenario, {"event.1": "1 1 pid 4"}, ("gpu0.error.",))
+    assert [SECOND] == [event.pci_address for event in backend.events(5.0)]
+
+
 def cper(severity: int, *afids: int) -> bytes:
     """Return an error record as the fake library decodes it: UEFI header, then the AFIDs."""
     body = struct.pack(f"<4sI{len(afids)}Q", b"AFID", len(afids), *afids)
