@@ -84,7 +84,7 @@ _FIRMWARE = {
 _UNSUPPORTED = {Vendor.NVIDIA: {2, 3, 13, 25, 26}, Vendor.AMD: {2, 3, 20, 40, 52}}
 _LOST = {Vendor.NVIDIA: {15, 28}, Vendor.AMD: {31}}
 _PERMISSION = {Vendor.NVIDIA: 4, Vendor.AMD: 10}
-_VANISHED = {Vendor.NVIDIA: "failed 28", Vendor.AMD: "failed 31"}
+_VANISHED = "failed 28"
 _ABSENT = {Vendor.NVIDIA: {12, 13}, Vendor.AMD: set[int]()}
 
 
@@ -331,7 +331,7 @@ class FakeBackend:
 
     def _present(self, index: int) -> None:
         if index >= self._count():
-            raise _Lost(_VANISHED[self.vendor])
+            raise _Lost(_VANISHED)
 
     def _nvidia(self, index: int, tier: Tier, answers: _Answers) -> None:
         for call in CALLS[tier]:
