@@ -112,6 +112,8 @@ class Spool:
                 "user may write"
             ) from None
         self._seqs: dict[tuple[str, str, str], int] = {}
+        # Given out and not appended yet: never saved, because a number without its batch would look like a loss.
+        self._reserved: dict[tuple[str, str, str], int] = {}
         self._acknowledged: dict[str, tuple[int, int]] = {}
         known = self._load_state()
         self._segments = {lane: self._find(lane) for lane in LANES}
@@ -123,8 +125,9 @@ class Spool:
     def next_seq(self, host: str, boot_id: str, kind: str) -> int:
         """Return the next sequence number of this host, boot and kind: 0, 1, 2, ... also over restarts."""
         with self._lock:
-            seq = self._seqs.get((host, boot_id, kind), 0)
-            self._saw(host, boot_id, kind, seq)
+            key = (host, boot_id, kind)
+            seq = max(self._seqs.get(key, 0), self._reserved.get(key, 0))
+            self._reserved[key] = seq + 1
             return seq
 
     def append(self, batch: Batch) -> None:
@@ -138,7 +141,7 @@ class Spool:
             now = self._clock()
             frame = pack(batch, now)
             if not self._make_room(lane, len(frame), now):
-                self._dropped[batch.kind] += 1
+                self._drop_new(batch)
                 return
             while True:
                 try:
@@ -146,7 +149,7 @@ class Spool:
                 except OSError as error:
                     if self._free_on_full_disk(lane):
                         continue
-                    self._dropped[batch.kind] += 1
+                    self._drop_new(batch)
                     if self._blocked is not None:
                         return
                     self._blocked = error.strerror or str(error)
@@ -157,6 +160,11 @@ class Spool:
                 break
             self._blocked = None
             self._saw(batch.host, batch.boot_id, batch.kind, batch.seq)
+
+    def _drop_new(self, batch: Batch) -> None:
+        """Count a batch that could not be written; its number is used, so that the gap shows."""
+        self._dropped[batch.kind] += 1
+        self._saw(batch.host, batch.boot_id, batch.kind, batch.seq)
 
     def sync(self) -> None:
         """Force everything to the disk."""
@@ -286,6 +294,8 @@ class Spool:
         """Remember a used sequence number; the latest used stand last."""
         key = (host, boot_id, kind)
         self._seqs[key] = max(self._seqs.pop(key, 0), seq + 1)
+        if self._reserved.get(key, 0) <= self._seqs[key]:
+            self._reserved.pop(key, None)
 
     def _frames(self, lane: str, segment: _Segment, start: int) -> Iterator[tuple[int, Frame]]:
         """Yield (end, frame) from an offset on; what is broken in between is skipped and counted once."""
