@@ -156,7 +156,7 @@ def facts(now: int) -> list[Batch]:
     batches = []
     for host in range(HOSTS):
         vendor, model = MODELS[host % len(MODELS)]
-        header = {"cluster": "bench", "host": f"host-{host:03d}", "boot_id": f"boot-{host:03d}"}
+        header: dict[str, Any] = {"cluster": "bench", "host": f"host-{host:03d}", "boot_id": f"boot-{host:03d}"}
         device = [f"{host:03d}{g:02d}1650225" for g in range(GPUS)]
         inventory = [
             Inventory(
@@ -165,18 +165,43 @@ def facts(now: int) -> list[Batch]:
             for d in device
         ]
         faults = [
-            FaultEvent(**header, observed_at=now, device_id=device[n % GPUS], vendor=Vendor(vendor), source="kernel_log",
-                kind="xid", code=f"xid:{n}", fault_class=FaultClass.UNCONTAINED, severity=Severity.CRITICAL,
-                blame=Blame.HARDWARE, first_at=now - n * 10**12, last_at=now - n * 10**12, trust=Trust.KERNEL, text="NVRM: Xid")
+            FaultEvent(
+                **header,
+                observed_at=now,
+                device_id=device[n % GPUS],
+                vendor=Vendor(vendor),
+                source="kernel_log",
+                kind="xid",
+                code=f"xid:{n}",
+                fault_class=FaultClass.UNCONTAINED,
+                severity=Severity.CRITICAL,
+                blame=Blame.HARDWARE,
+                first_at=now - n * 10**12,
+                last_at=now - n * 10**12,
+                trust=Trust.KERNEL,
+                text="NVRM: Xid",
+            )
             for n in range(16)
-        ]  # fmt: skip
+        ]
         findings = [
-            Finding(**header, observed_at=now, dedup_key=f"{host}/{n}", opened_at=now - n * 10**12, last_seen_at=now,
-                detector="fault_codes", code=f"xid.{n}", subject_kind=SubjectKind.DEVICE, subject_id=device[0],
-                device_id=device[0], fault_class=FaultClass.UNCONTAINED, severity=Severity.CRITICAL, title="a fault",
-                cleared_at=now if n else None)
+            Finding(
+                **header,
+                observed_at=now,
+                dedup_key=f"{host}/{n}",
+                opened_at=now - n * 10**12,
+                last_seen_at=now,
+                detector="fault_codes",
+                code=f"xid.{n}",
+                subject_kind=SubjectKind.DEVICE,
+                subject_id=device[0],
+                device_id=device[0],
+                fault_class=FaultClass.UNCONTAINED,
+                severity=Severity.CRITICAL,
+                title="a fault",
+                cleared_at=now if n else None,
+            )
             for n in range(8)
-        ]  # fmt: skip
+        ]
         batches += [from_records(inventory), from_records(faults), from_records(findings)]
     return batches
 
@@ -212,9 +237,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=9)
     args = parser.parse_args()
     now = time.time_ns()
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
-    )
+    load = os.getloadavg()[0]
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}")
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
         store = ChdbStore(Path(folder) / "store", config.Store())
         rows, decoding, inserting, bytes_in = 0, 0.0, 0.0, 0
@@ -230,8 +254,9 @@ def main() -> int:
             rows += sum(b.rows for b in batches)
         store.insert(facts(now))
         on_disk = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
-        print(f"{rows} rows in inserts of {HOSTS * GPUS * TICKS * ROUNDS}: {rows / (inserting + decoding):,.0f} rows/s from the wire, "
-              f"{rows / inserting:,.0f} rows/s insert alone; {bytes_in / rows:.0f} bytes a row on the wire, {on_disk / rows:.0f} on disk")  # fmt: skip
+        print(f"{rows} rows in inserts of {HOSTS * GPUS * TICKS * ROUNDS}")
+        print(f"{rows / (inserting + decoding):,.0f} rows/s from the wire, {rows / inserting:,.0f} rows/s insert alone")
+        print(f"{bytes_in / rows:.0f} bytes a row on the wire, {on_disk / rows:.0f} on disk")
         missed = []
         print("| query | rows | median ms | max ms |\n| --- | --- | --- | --- |")
         for name, params in queries(now).items():
