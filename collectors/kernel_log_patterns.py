@@ -200,6 +200,8 @@ NVIDIA = Table(
     # cut inside the address or before the code: that there was an Xid is still said
     (rf"(?:GPU \S{{5,20}}: )?Xid \((?:PCI:)?(?:{PCI})?", "xid"),
     (rf"GPU (?:at )?(?:PCI:)?{PCI}: GPU-[0-9a-f-]", "none"),
+    # a work-around that the open driver runs at load; seen on a healthy H200 (580.159.04)
+    (r"gpuClearFbhubPoisonIntrForBug\w*: FBHUB Interrupt detected\. Clearing it", "none"),
     (rf"GPU (?:at )?(?:PCI:)?{PCI}:? (?:GPU )?(?:has )?fallen off the bus", "lost"),
     (rf"The NVIDIA (?:GPU|probe)? ?{PCI}.{{0,120}}?fallen off the bus", "lost"),
     (r"fallen off the bus and is not responding", "lost"),

@@ -32,6 +32,9 @@ MAX_GROUP = 2_000
 """Batches that are judged and stored in one go; more wait for the next round, so that memory stays bounded."""
 
 
+CONCLUSIONS = ("check_state", "finding", "hold_event")
+"""Kinds that this process makes itself: what a host sends of them could hold, or clear, another."""
+
 CHECKPOINT_ROUNDS = 10
 """Rounds between two checkpoints: 20 s at the default round of 2 s."""
 
@@ -222,6 +225,8 @@ class Running:
         good = []
         for batch in batches:
             try:
+                if batch.kind in CONCLUSIONS:
+                    raise BadRecord(f"{batch.kind} is concluded here and never taken from a host")  # noqa: TRY301
                 check_times(batch, self.source.now(), self.config.store.keep_days)
             except BadRecord as error:
                 self.progress.dead_letters += 1

@@ -10,7 +10,7 @@ from msgspec import Struct
 from passmuster.records import Blame, FaultClass, Severity
 
 # Raised with every change of a row, so that a stored fault tells which table classified it.
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 
 COLUMNS = (
     "vendor",

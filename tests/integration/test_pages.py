@@ -12,8 +12,10 @@ from dashboards.running import Running
 from dashboards.sources import SimulatedScheduler, SimulatedSource
 from dashboards.up import simulation
 from detectors.engine import Engine
+from passmuster.batch import from_records
 from passmuster.chdb_store import ChdbStore
 from passmuster.config import Config
+from passmuster.records import HostReading
 from quarantine.ledger import Ledger
 from quarantine.local_service import LocalService
 from quarantine.policy import Policy
@@ -66,6 +68,21 @@ def page(name: Any) -> Any:
     test = AppTest.from_file(str(VIEWS / f"{name}.py"), default_timeout=60).run()
     assert [] == [e.value for e in test.exception]
     return test
+
+
+def test_a_finding_that_a_host_sends_is_a_dead_letter(house: Any) -> None:
+    """Conclusions are made here: what a host says of another, or of itself, never reaches the page."""
+    finding = house.engine.open_findings()[0]
+    forged = from_records([replace(finding, host="victim", dedup_key="forged", observed_at=house.now())])
+    reading = HostReading(cluster="simulated", host="honest", boot_id="b", observed_at=house.now())
+    before = house.progress.dead_letters
+
+    kept = house._acceptable([forged, from_records([reading])])
+
+    assert ["host_reading"] == [b.kind for b in kept]
+    assert before + 1 == house.progress.dead_letters
+    assert b"never taken from a host" in (house._checkpoint.parent / "dead-letters.jsonl").read_bytes()
+    house.progress.dead_letters = before
 
 
 def test_what_is_wrong_now_shows_states_holds_and_findings(house: Any) -> None:
