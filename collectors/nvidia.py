@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from collectors.device import (
@@ -86,8 +87,6 @@ class NvidiaBackend:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of driver, library and binding, as far as they answer."""
-        from importlib.metadata import PackageNotFoundError, version
-
         found = {}
         for name, function in (("driver", "nvmlSystemGetDriverVersion"), ("nvml", "nvmlSystemGetNVMLVersion")):
             try:
@@ -96,9 +95,16 @@ class NvidiaBackend:
                 continue
             if text is not None:
                 found[name] = text
-        with suppress(PackageNotFoundError):  # a copy of pynvml.py beside the program
-            found["nvidia-ml-py"] = version("nvidia-ml-py")
+        # importlib.metadata would take longer than all of NVML; a copy of pynvml.py alone has no such folder.
+        for installed in Path(self._nvml.__file__).parent.glob("nvidia_ml_py-*.dist-info"):
+            found["nvidia-ml-py"] = installed.name.removesuffix(".dist-info").partition("-")[2]
         return found
+
+    def _driver(self) -> str | None:
+        try:
+            return clean_text(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError:
+            return None
 
     def identify(self) -> list[DeviceIdentity]:
         """Enumerate again and return who is there; a lost device that NVML still counts keeps its known identity."""
@@ -216,7 +222,7 @@ class NvidiaBackend:
             return None
         if not answers.values:
             return None
-        driver = self.versions().get("driver")
+        driver = self._driver()
         answers.take("driver", driver) if driver else answers.miss("driver", "unsupported")
         answers.settle()
         values = answers.values
