@@ -59,9 +59,16 @@ def middleware(address: str) -> list[Middleware]:
     Else a web page anywhere could point its own name at 127.0.0.1 and read the fleet through the visitor's browser.
     """
     names = ["localhost", "127.0.0.1", "[::1]", "::1"]
-    if address != "localhost" and not ip_address(address).is_loopback:
+    if not _is_loopback(address):
         return []
     return [Middleware(TrustedHostMiddleware, allowed_hosts=names)]
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return address == "localhost" or ip_address(address).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 async def _answer(read: Any) -> Response:

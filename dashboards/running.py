@@ -22,7 +22,7 @@ from detectors.engine import Engine
 from passmuster.batch import Batch, from_records, split_by_header
 from passmuster.config import Config
 from passmuster.errors import BadRecord, StoreError, UserError
-from passmuster.records import Record
+from passmuster.records import Finding, Record
 from passmuster.store import Store, check_times
 from quarantine.service import HostFacts, QuarantineService
 
@@ -107,6 +107,7 @@ class Running:
         self.service = service
         self.progress = Progress()
         self._checkpoint = checkpoint
+        self._judged: tuple[list[Batch], list[Finding]] | None = None
         self._waiting: list[Batch] = []
         self._heard: dict[tuple[str, str], int] = {}  # host: time of its newest reading
         self._sequence = 0  # of the ledger; from its beginning, because the store may be younger than the ledger
@@ -168,15 +169,20 @@ class Running:
     def pump(self, timeout_seconds: float) -> None:
         """Do one round: drain, judge, decide, store, checkpoint.
 
-        What the store refuses stays in `_waiting` and is tried again with the next round; while it waits, no more is
-        drained, so the bus and its spool hold back the rest. Raises StoreError.
+        What the ledger refuses stays in `_judged`, what the store refuses in `_waiting`, and both are tried again with
+        the next round; while they wait, no more is drained, so the bus and its spool hold back the rest. The engine
+        tells a finding once: one that is lost here would never hold a host. Raises StoreError and LedgerError.
         """
-        if not self._waiting:
+        if not self._waiting and self._judged is None:
             fresh = self._acceptable(self.source.drain(timeout_seconds, MAX_GROUP))
             now = self.source.now()
             self.progress.judged_at = now
             findings = self.engine.feed_all(fresh, now) + self.engine.tick(now)
             self._hear(fresh)
+            self._judged = fresh, findings
+        if self._judged is not None:
+            fresh, findings = self._judged
+            now = self.progress.judged_at
             self.service.report_hosts(self._reporting(now), now)
             self.service.observe(findings, now)
             self.service.tick(now)
@@ -184,10 +190,15 @@ class Running:
             self._sequence, facts = self.service.facts_after(self._sequence)
             derived: list[Record] = [*findings, *facts, *self.engine.check_states(now)]
             self._waiting = [*fresh, *as_batches(derived)]
+            self._judged = None
             self.progress.findings += len(findings)
             self.progress.hold_events += len(facts)
         if self._waiting:
-            self.store.insert(self._waiting)
+            try:
+                self.store.insert(self._waiting)
+            except BadRecord:  # its time was good when it came; the clock was set since, or it waited for days
+                self._waiting = self._of_good_times(self._waiting)
+                self.store.insert(self._waiting)
             newest = max((_newest(b) for b in self._waiting), default=0)
             self.progress.batches += len(self._waiting)
             self.progress.rows += sum(b.rows for b in self._waiting)
@@ -222,26 +233,36 @@ class Running:
 
     def _acceptable(self, batches: Sequence[Batch]) -> list[Batch]:
         """Keep what the store can take; write the rest, with the reason, to the dead letters."""
+        told = []
+        for batch in batches:
+            if batch.kind in CONCLUSIONS:
+                self._dead_letter(batch, f"{batch.kind} is concluded here and never taken from a host")
+            else:
+                told.append(batch)
+        return self._of_good_times(told)
+
+    def _of_good_times(self, batches: Sequence[Batch]) -> list[Batch]:
         good = []
         for batch in batches:
             try:
-                if batch.kind in CONCLUSIONS:
-                    raise BadRecord(f"{batch.kind} is concluded here and never taken from a host")  # noqa: TRY301
                 check_times(batch, self.source.now(), self.config.store.keep_days)
             except BadRecord as error:
-                self.progress.dead_letters += 1
                 self._dead_letter(batch, str(error))
             else:
                 good.append(batch)
         return good
 
     def _dead_letter(self, batch: Batch, reason: str) -> None:
+        self.progress.dead_letters += 1
         log.warning("dead letter", kind=batch.kind, host=batch.host, reason=reason)
         path = self._checkpoint.with_name("dead-letters.jsonl")
         if path.is_file() and path.stat().st_size > MAX_DEAD_LETTER_BYTES:
             return  # a host that floods us with garbage must not fill the disk; it stays counted
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode({"reason": reason, "batch": batch}) + b"\n")
+        try:
+            with path.open("ab") as file:
+                file.write(msgspec.json.encode({"reason": reason, "batch": batch}) + b"\n")
+        except OSError as error:  # a full disk: the good batches of the round must go on
+            log.warning("dead letter not kept", reason=error.strerror)
 
 
 def as_batches(records: Iterable[Record]) -> list[Batch]:

@@ -123,7 +123,7 @@ def compose(config: Config, *, hosts: int, speed: float, seed: int) -> Running:
 
     folder = Path(config.dash.data_dir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
             f"cannot use the data folder {folder}: {error.strerror}; name another with --data-dir"

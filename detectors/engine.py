@@ -286,7 +286,8 @@ class Engine:
         elif times.boot_id != boot_id and at > times.heard_at:
             # A boot id that we watched change: the boot is no older than its first row.
             times.boot_id, times.boot_at = boot_id, at
-        if uptime is not None and times.boot_id == boot_id:
+        # A boot before 1970, or after the reading, is no boot time.
+        if uptime is not None and 0 <= uptime * SECOND <= at and times.boot_id == boot_id:
             times.boot_at = at - int(uptime * SECOND)
         times.heard_at = max(times.heard_at, at)
         return times

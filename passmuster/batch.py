@@ -127,7 +127,7 @@ def decode(data: bytes) -> Batch:
         if size < 0 or size > MAX_BYTES:
             raise BadRecord(f"batch of unknown or too large size ({size} bytes; at most {MAX_BYTES})")
         # A decompressor may not be shared between threads.
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES)
+        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadRecord(f"batch is not a zstd frame: {error}") from None
     return decode_json(raw)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -130,7 +131,10 @@ class Ledger:
         url = self.target if "://" in self.target else f"sqlite:///{self.target}"
         try:
             if "://" not in self.target:
-                Path(self.target).parent.mkdir(parents=True, exist_ok=True)
+                Path(self.target).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+                # Whatever the umask says: who may write here may hold hosts. SQLite's other files take this mode.
+                with suppress(OSError):  # it is there, or SQLite says what is wrong
+                    os.close(os.open(self.target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             self._engine = _engine(url)
         except (OSError, sa.exc.ArgumentError, ImportError) as error:
             raise LedgerError(f"the ledger {self.target} cannot be opened: {error}") from None

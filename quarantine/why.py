@@ -42,7 +42,7 @@ def why_markdown(hold: Hold) -> str:
     """Return the page as Markdown. What hosts and people wrote is escaped: it shows as text, never as markup."""
     parts = []
     for title, lines in _sections(hold):
-        parts.append(f"### {_escape(title)}\n\n" + "\n".join(f"- {_escape(line)}" for line in lines))
+        parts.append(f"### {as_text(title)}\n\n" + "\n".join(f"- {as_text(line)}" for line in lines))
     return "\n\n".join(parts) + "\n"
 
 
@@ -91,5 +91,6 @@ def _one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def _escape(text: str) -> str:
-    return MARKDOWN.sub(r"\\\1", text)
+def as_text(text: str) -> str:
+    """Return Markdown that shows as this text, on one line: a host's model name must not load an image."""
+    return MARKDOWN.sub(r"\\\1", _one_line(text))

@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboards.current import house
 from dashboards.words import CLASS_WORDS, SECOND, at
-from quarantine.why import why_markdown
+from quarantine.why import as_text, why_markdown
 
 WINDOWS = {"15 minutes": 900, "1 hour": 3_600, "6 hours": 21_600, "1 day": 86_400, "7 days": 604_800}
 BUCKETS = 300  # points per line and window; more cannot be seen
@@ -111,7 +111,8 @@ def main() -> None:
     window = right.selectbox("Window", list(WINDOWS), index=0)
     chosen = hosts[names.index(name)]
     since = now - WINDOWS[window] * SECOND
-    st.caption(f"{chosen['devices']} x {chosen['model']}, last reading {at(chosen['observed_at'])} UTC; times are UTC")
+    model = as_text(chosen["model"] or "")
+    st.caption(f"{chosen['devices']} x {model}, last reading {at(chosen['observed_at'])} UTC; times are UTC")
 
     story = running.store.query(
         "host_story", cluster=chosen["cluster"], host=name, since_at=since, until_at=now, limit=2_000
@@ -132,7 +133,7 @@ def main() -> None:
 
     for hold in running.service.holds(now, host=name, open_only=False)[:5]:
         with st.expander(
-            f"Hold: {hold.check or hold.reason} ({hold.state})", expanded=hold.state in ("held", "proposed")
+            f"Hold: {as_text(hold.check or hold.reason)} ({hold.state})", expanded=hold.state in ("held", "proposed")
         ):
             st.markdown(why_markdown(hold))
     st.subheader(f"What happened ({len(shown)})")

@@ -14,7 +14,7 @@ from dashboards.fleet_state import HELD_STATES, HostState, host_states
 from dashboards.words import CLASS_WORDS, SECOND, SEVERITIES, STATE_COLORS, age, at, span
 from passmuster.errors import UserError
 from quarantine.service import Hold
-from quarantine.why import why_markdown
+from quarantine.why import as_text, why_markdown
 
 LOOK_BACK = 3_600 * SECOND
 LAG_LIMIT_SECONDS = 120.0
@@ -26,7 +26,7 @@ def header(running: House, states: list[HostState], now: int) -> None:
     st.title("What is wrong now")
     st.caption(f"{running.source_name()}, {at(now)} UTC, data {span(progress.lag_seconds)} behind")
     if progress.failed:
-        st.error(f"Nothing is being stored: {progress.failed}")
+        st.error(f"Nothing is being stored: {as_text(progress.failed)}")
     elif progress.lag_seconds > LAG_LIMIT_SECONDS:
         st.error(f"The data is {span(progress.lag_seconds)} behind; what is shown is not the state of now.")
     if progress.dead_letters:
@@ -116,7 +116,7 @@ def act_on(running: House, hold: Hold, now: int) -> None:
         try:
             getattr(running.service, act)(hold.hold_id, name.strip(), reason.strip(), now)
         except UserError as error:
-            st.error(str(error))
+            st.error(as_text(str(error)))
         else:
             st.rerun()
 

@@ -179,3 +179,12 @@ def test_bomb_without_a_size_is_refused() -> None:
     hidden = zstandard.ZstdCompressor(write_content_size=False).compress(msgspec.json.encode(ENVELOPE))
     with pytest.raises(BadRecord, match="unknown or too large"):
         decode(hidden)
+
+
+@pytest.mark.parametrize("more", ["garbage", "itself"])
+def test_what_follows_the_frame_is_refused(more: Any) -> None:
+    """A batch is one frame: a second one behind it would be lost without a word."""
+    whole = encode(Batch("host_reading", 1, "c", "h", "b", 0, 1, {"observed_at": 1}))
+
+    with pytest.raises(BadRecord, match="not a zstd frame"):
+        decode(whole + (whole if more == "itself" else b"garbage"))
