@@ -177,7 +177,8 @@ class Running:
             fresh = self._acceptable(self.source.drain(timeout_seconds, MAX_GROUP))
             now = self.source.now()
             self.progress.judged_at = now
-            findings = self.engine.feed_all(fresh, now) + self.engine.tick(now)
+            fresh, findings = self._judge(fresh, now)
+            findings += self.engine.tick(now)
             self._hear(fresh)
             self._judged = fresh, findings
         if self._judged is not None:
@@ -230,6 +231,23 @@ class Running:
         """
         write_atomically(self._checkpoint, self.engine.snapshot())
         self.source.checkpoint()
+
+    def _judge(self, batches: list[Batch], now: int) -> tuple[list[Batch], list[Finding]]:
+        """Feed the detectors; a batch that breaks them is a dead letter and takes no other with it."""
+        try:
+            return batches, self.engine.feed_all(batches, now)
+        except Exception:
+            log.exception("a batch broke the detectors; each is fed alone")
+        good, findings = [], []
+        for batch in batches:
+            try:
+                # What was taken before the break is taken no second time: readings are known by their times.
+                findings += self.engine.feed(batch, now)
+            except Exception as error:  # noqa: BLE001  the reason goes to the dead letters
+                self._dead_letter(batch, f"it broke the detectors: {type(error).__name__}: {error}")
+            else:
+                good.append(batch)
+        return good, findings
 
     def _acceptable(self, batches: Sequence[Batch]) -> list[Batch]:
         """Keep what the store can take; write the rest, with the reason, to the dead letters."""

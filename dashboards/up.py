@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -59,6 +60,8 @@ def up(
     With GPUs: this machine's own agent, holds in dry-run. Without, or with --simulate N: a fleet of N simulated hosts
     with planted faults and a simulated scheduler. Ctrl-C stops it; the next start goes on with the same data.
     """
+    # What devices, jobs and people said lies in the data folder; it is its owner's alone.
+    os.umask(0o077)
     configure_log()
     config = load(path)
     dash = config.dash

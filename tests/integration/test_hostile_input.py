@@ -49,8 +49,14 @@ class Rig:
         coming, self.coming = self.coming, []
         return coming
 
+    def feed(self, batch: Any, now: int) -> list[Any]:
+        """Break on a batch of the host that the test calls poison."""
+        return self.feed_all([batch], now)
+
     def feed_all(self, batches: Any, now: int) -> list[Any]:
-        """Return the findings that the test laid down."""
+        """Return the findings that the test laid down, or break on poison."""
+        if any(b.host == "poison" for b in batches):
+            raise OverflowError("cannot convert float infinity to integer")
         found, self.findings = self.findings, []
         return found
 
@@ -73,7 +79,7 @@ def assemble(rig: Rig, folder: Any) -> Running:
     """Return the house around a rig; no thread runs."""
     store: Any = rig
     source: Any = SimpleNamespace(now=rig.now, drain=rig.drain, hosts=list, speed=1.0)
-    engine: Any = SimpleNamespace(feed_all=rig.feed_all, tick=lambda _: [], check_states=lambda _: [])
+    engine: Any = SimpleNamespace(feed=rig.feed, feed_all=rig.feed_all, tick=lambda _: [], check_states=lambda _: [])
     service: Any = SimpleNamespace(
         report_hosts=lambda *_: None, observe=rig.observe, tick=lambda _: [], facts_after=lambda n: (n, [])
     )
@@ -126,6 +132,18 @@ def test_a_refusing_ledger_loses_no_finding(tmp_path: Any, finding: Any) -> None
 
     assert [finding] == rig.observed
     assert ["host_reading", "finding"] == [b.kind for b in rig.stored]
+
+
+def test_a_batch_that_breaks_the_detectors_takes_no_other_with_it(tmp_path: Any) -> None:
+    """The culprit is a dead letter with the reason; its siblings are judged and stored."""
+    rig = Rig()
+    running = assemble(rig, tmp_path)
+    rig.coming = [reading(START), reading(START, host="poison"), reading(START, host="n2")]
+
+    running.pump(0.0)
+
+    assert ["n1", "n2"] == [b.host for b in rig.stored]
+    assert 1 == running.progress.dead_letters
 
 
 def test_a_clock_set_back_does_not_block_the_store(tmp_path: Any) -> None:
